@@ -1,0 +1,18 @@
+"""The app's entry in Django's registry: connects checks and receivers, nothing else."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy as _
+
+
+class TenantFairConfig(AppConfig):
+    """`tenantfair` in INSTALLED_APPS."""
+
+    name = "tenantfair"
+    verbose_name = _("Tenantfair")
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        pass

@@ -1,0 +1,88 @@
+"""Claiming: `claim_due()` is the only way in, whatever the engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from tenantfair.claim.base import Call, ClaimBatch, Engine, Lease, Poisoned, Preference
+from tenantfair.claim.legacy import Legacy
+from tenantfair.claim.observe import observed
+from tenantfair.claim.tenant_fair import TenantFair
+from tenantfair.conf import get_settings
+from tenantfair.exceptions import ClaimUnavailable
+from tenantfair.sql import load
+
+__all__ = ["Call", "ClaimBatch", "Engine", "Lease", "Poisoned", "claim_due", "due_work_exists", "get_engine"]
+
+_ENGINES: dict[str, Engine] = {engine.name: engine for engine in (TenantFair(), Legacy())}
+
+# SQLSTATEs of refusals that the function could not turn into a row: nothing was claimed either way.
+_REFUSALS: Final = {"25006": "read_only_transaction", "55P03": "lock_contention"}
+_JSON_COLUMNS: Final = ("args", "kwargs", "state", "signals", "errors", "worker_ids", "denials")
+
+
+def get_engine() -> Engine:
+    """Return the engine `settings.TENANTFAIR` names."""
+    return _ENGINES[get_settings().engine]
+
+
+def claim_due(
+    demand: int,
+    *,
+    preference: Preference | None = None,
+    engine: Engine | None = None,
+    using: str | None = None,
+    now: datetime | None = None,
+    allow_in_transaction: bool = False,
+) -> ClaimBatch:
+    """Claim up to `demand` runs in one statement that commits by itself, and return what was granted.
+
+    `preference` matters at demand one: it picks between ready and expired work of one admission tier.
+    Due, lease and expiry are decided by the database's clock; `now` replaces it in tests.
+
+    Raises `ClaimUnavailable`; its reason is `open_transaction` inside an atomic block, where the domain's
+    policy row would stay locked until somebody else's commit. `allow_in_transaction` lifts that for tests.
+    """
+    settings = get_settings()
+    alias = using or settings.database
+    chosen = engine or _ENGINES[settings.engine]
+    with observed(using=alias, engine=chosen, demand=demand) as observation:
+        connection = connections[alias]
+        if connection.in_atomic_block and not allow_in_transaction:
+            raise ClaimUnavailable("open_transaction")
+        plan = chosen.plan(demand=demand, preference=preference, now=now)
+        observation.batch = chosen.decode(_fetch(connection, plan.sql, plan.params), demand=demand)
+        return observation.batch
+
+
+def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, params)
+            columns = [column.name for column in cursor.description]
+            rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+    except DatabaseError as error:
+        reason = _REFUSALS.get(getattr(error.__cause__, "sqlstate", None) or "")
+        if reason is None:
+            raise
+        raise ClaimUnavailable(reason) from error
+    for row in rows:
+        for column in _JSON_COLUMNS:
+            # Django's connections hand jsonb over as text.
+            if isinstance(row.get(column), str):
+                row[column] = json.loads(row[column])
+    return rows
+
+
+def due_work_exists(*, using: str | None = None) -> bool:
+    """Return whether a claim could be granted anything; reads only, locks nothing, may err towards True."""
+    with connections[using or get_settings().database].cursor() as cursor:
+        cursor.execute(load("due_work_exists"))
+        (found,) = cursor.fetchone()
+    return bool(found)

@@ -1,0 +1,31 @@
+"""The tenant-blind engine: due or expired, oldest first. The default of TENANT_MODE "none" only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from tenantfair.claim.base import Call, ClaimBatch, Plan, Preference
+from tenantfair.claim.decode import decode_outcomes, refuse_error_row
+from tenantfair.sql import load
+
+
+class Legacy:
+    """Claims by one statement (`sql/legacy_claim.sql`) that shares the policy row."""
+
+    name = "legacy"
+
+    def plan(self, *, demand: int, preference: Preference | None, now: datetime | None = None) -> Plan:
+        """Return the claim statement; age alone decides, so `preference` changes nothing."""
+        return Plan(sql=load("legacy_claim"), params={"now": now, "demand": demand})
+
+    def decode(self, rows: Sequence[Mapping[str, Any]], *, demand: int) -> ClaimBatch:
+        """Return the outcomes; `ClaimUnavailable` for an error row."""
+        refuse_error_row(rows)
+        leases, poisoned = decode_outcomes(rows)
+        return ClaimBatch(
+            leases=leases,
+            poisoned=poisoned,
+            call=Call(demand=demand, outcomes=len(leases) + len(poisoned)),
+        )

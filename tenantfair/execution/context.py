@@ -1,0 +1,141 @@
+"""What a task with `takes_context` is handed: its run, and the ways to end an attempt without finishing.
+
+`snooze()`, `wait()` and `yield_()` leave the task by an exception that is no `Exception`, so that a task's
+own `except Exception` lets it pass. Inside `transaction.atomic()` it rolls the block back as any exception
+does: call them outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from threading import Event
+from typing import Any, NoReturn
+from uuid import UUID
+
+from asgiref.sync import sync_to_async
+
+from tenantfair import payloads, runs
+from tenantfair.claim.base import Lease
+from tenantfair.compat import AnyTaskContext
+from tenantfair.runs import UNSET, Outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseMonitor:
+    """What the worker knows about a lease while its task runs.
+
+    `lost` is set once the run belongs to somebody else or to nobody, `draining` once the worker has been
+    asked to stop.
+    """
+
+    lost: Event = field(default_factory=Event)
+    draining: Event = field(default_factory=Event)
+
+
+class AttemptEnded(BaseException):
+    """The task has ended its attempt through its context; `outcome` says how. Tasks do not catch it."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        super().__init__(type(outcome).__name__.lower())
+
+
+class Attempt:
+    """One attempt at a run: the lease as checkpoints move it, and how many of its signals the task has taken."""
+
+    def __init__(self, lease: Lease, *, using: str | None, monitor: LeaseMonitor) -> None:
+        self.lease = lease
+        self.using = using
+        self.monitor = monitor
+        self.taken = 0
+
+    def save(self, state: Any) -> None:
+        """Store `state` and go on with the lease that this leaves."""
+        stored = payloads.normalize(state, what="state")
+        sequence = runs.checkpoint(self.lease, stored, using=self.using)
+        self.lease = replace(self.lease, state=stored, checkpoint_seq=sequence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext(AnyTaskContext):
+    """The framework's `TaskContext` with the run behind it.
+
+    `attempt` is the framework's: how many starts the run has had, this one included (at most the 32 that are
+    remembered). State is any JSON value; one that cannot be stored raises `InvalidPayload` and changes nothing.
+    """
+
+    running: Attempt = field(repr=False)
+
+    @property
+    def run_id(self) -> UUID:
+        """The run's id, also as text in `task_result.id`."""
+        return self.running.lease.run_id
+
+    @property
+    def tenant_id(self) -> str | None:
+        """The tenant the run belongs to, None in the tenantless scope."""
+        return self.running.lease.tenant_id
+
+    @property
+    def state(self) -> Any:
+        """The state saved last, None when none has been."""
+        return self.running.lease.state
+
+    @property
+    def signals(self) -> list[Any]:
+        """The payloads sent to the run, oldest first, as of the start of this attempt.
+
+        Looking at them takes them: a `wait()` or `snooze()` that ends this attempt removes them; after a
+        failure or a `yield_()` they are there again. While there are others, sent meanwhile or never looked
+        at, a wait ends at once and the run starts again.
+        """
+        pending = self.running.lease.signals
+        self.running.taken = len(pending)
+        return list(pending)
+
+    def checkpoint(self, state: Any) -> None:
+        """Save `state`, so that whoever runs this run next goes on from there; it also extends the lease.
+
+        Raises `StaleClaim` when the run is no longer this attempt's: stop then, nothing more of it counts.
+        Inside `transaction.atomic()` the state is saved if and only if the block commits, and the run stays
+        locked until then; after a rollback this attempt can save no more.
+        """
+        self.running.save(state)
+
+    async def acheckpoint(self, state: Any) -> None:
+        """`checkpoint()` for coroutines."""
+        await sync_to_async(self.checkpoint, thread_sensitive=True)(state)
+
+    def still_owner(self) -> bool:
+        """False once the worker knows that the run is no longer this attempt's. Asks no database."""
+        return not self.running.monitor.lost.is_set()
+
+    def should_yield(self) -> bool:
+        """True once the worker wants its thread back: it is stopping, or the run is lost. Asks no database."""
+        return self.running.monitor.draining.is_set() or self.running.monitor.lost.is_set()
+
+    def snooze(
+        self, *, until: datetime | None = None, delay: timedelta | None = None, state: Any = UNSET
+    ) -> NoReturn:
+        """End the attempt; the run starts again at `until` or after `delay`, not as a failure.
+
+        `InvalidRun`, and the attempt goes on, when that is not exactly one time that can be stored.
+        """
+        raise AttemptEnded(
+            runs.Snoozed(
+                self.running.lease, until=until, delay=delay, state=_state(state), consumed=self.running.taken
+            )
+        )
+
+    def wait(self, *, state: Any = UNSET) -> NoReturn:
+        """End the attempt; the run starts again once it is sent a signal."""
+        raise AttemptEnded(runs.Waiting(self.running.lease, state=_state(state), consumed=self.running.taken))
+
+    def yield_(self, *, state: Any = UNSET) -> NoReturn:
+        """End the attempt and free the thread; the run keeps its slot and is due at once."""
+        raise AttemptEnded(runs.Yielded(self.running.lease, state=_state(state)))
+
+
+def _state(value: Any) -> Any:
+    return value if value is UNSET else payloads.normalize(value, what="state")

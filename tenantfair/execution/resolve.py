@@ -1,0 +1,62 @@
+"""From the dotted path of a run to the `Task` object that it names."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tenantfair.compat import AnyTask, InvalidTaskBackend, Task, copy_task, task_backends
+from tenantfair.conf import get_settings
+from tenantfair.exceptions import TenantFairError
+from tenantfair.payloads import safe_error_text
+
+_REASON_BYTES = 1024
+
+
+class UnknownTask(TenantFairError):
+    """This host cannot run the task; another one, or a later version of this one, may.
+
+    `reason` is one storable line of at most 1 KiB.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = safe_error_text(reason, _REASON_BYTES)
+        super().__init__(self.reason)
+
+
+def resolve(task_path: str, backend: str) -> AnyTask:
+    """Return the task named by `task_path`, bound to the backend alias of the run.
+
+    The path is a module and one attribute of it, which must be a `Task` object. `UnknownTask` says what is
+    in the way: the path, `TASK_MODULES`, whatever the import raised (`SystemExit` included), or a backend
+    alias that this host does not have.
+    """
+    module_name, _, name = task_path.rpartition(".")
+    if not module_name or not all(part.isidentifier() for part in task_path.split(".")):
+        raise UnknownTask(f"{task_path!r} is not the dotted path of a module and a task in it")
+    allowed = get_settings().task_modules
+    if allowed is not None and not any(_is_within(module_name, prefix) for prefix in allowed):
+        raise UnknownTask(f"{module_name!r} is not among TASK_MODULES")
+    try:
+        found = getattr(import_module(module_name), name)
+    except BaseException as error:  # noqa: BLE001 - a module's body may raise anything
+        raise UnknownTask(f"{task_path!r} cannot be imported: {_describe(error)}") from error
+    if not isinstance(found, Task):
+        raise UnknownTask(f"{task_path!r} is not a Task but a {type(found).__name__}")
+    try:
+        task_backends[backend]
+    except InvalidTaskBackend as error:
+        raise UnknownTask(f"the task backend {backend!r} is not available here: {error}") from error
+    return copy_task(found, backend=backend)
+
+
+def _is_within(module_name: str, prefix: str) -> bool:
+    return module_name == prefix or module_name.startswith(f"{prefix}.")
+
+
+def _describe(error: BaseException) -> str:
+    """`type: text` of an exception, also of one that cannot be turned into text."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001 - an exception's own code, which may raise anything
+        text = "<no text>"
+    return f"{type(error).__name__}: {text}"

@@ -1,0 +1,79 @@
+"""What the commands share: exit codes, the database option, tables."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from django.core.management.base import CommandError
+
+from tenantfair import schema
+from tenantfair.conf import get_settings
+from tenantfair.exceptions import (
+    ConfigurationError,
+    InvalidCap,
+    InvalidScanBudget,
+    InvalidTenant,
+    InvalidVersion,
+    SchemaMismatch,
+    TenantFairError,
+)
+
+EXIT_USAGE: Final = 2
+EXIT_CONFIG: Final = 78
+
+_USAGE_ERRORS: Final = (InvalidCap, InvalidScanBudget, InvalidTenant, InvalidVersion)
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Turn our errors into `CommandError`: 2 for an argument that cannot be, 78 for settings or schema, else 1."""
+    try:
+        yield
+    except _USAGE_ERRORS as error:
+        raise CommandError(str(error), returncode=EXIT_USAGE) from error
+    except (ConfigurationError, SchemaMismatch) as error:
+        raise CommandError(str(error), returncode=EXIT_CONFIG) from error
+    except TenantFairError as error:
+        raise CommandError(str(error)) from error
+
+
+def add_common_arguments(parser: ArgumentParser) -> None:
+    """Add `--database` and `--format`."""
+    parser.add_argument(
+        "--database", metavar="ALIAS", help='database alias; TENANTFAIR["DATABASE"] unless given'
+    )
+    parser.add_argument(
+        "--format", choices=("table", "json"), default="table", help="how to print (default: table)"
+    )
+
+
+def checked_alias(alias: str | None) -> str:
+    """Return the alias to work on, its schema verified; for use inside `exit_codes`."""
+    chosen = alias or get_settings().database
+    schema.verify(chosen)
+    return chosen
+
+
+def as_json(value: Any) -> str:
+    """Return `value` as indented JSON text."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def as_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return aligned columns, the first to the left and the others to the right; None prints as a dash."""
+    cells = [list(header), *(["-" if value is None else str(value) for value in row] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
+    lines = (
+        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        for line in cells
+    )
+    return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def scope_label(scope_key: str) -> str:
+    """Return how a scope is printed in a table."""
+    return scope_key or "(tenantless)"

@@ -1,0 +1,343 @@
+"""The four tables, with every rule about a single row as a constraint in the database.
+
+Rules that span rows (counts, ring positions, ownership) are triggers, installed by migration from `sql/`.
+Read rows freely; write them only through `tenantfair.runs` and `tenantfair.policy`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import ClassVar, Final
+
+from django.contrib.postgres.functions import RandomUUID
+from django.db import models
+from django.db.models import F, Func, Q, Value
+from django.db.models.functions import Coalesce, Now
+from django.utils.translation import gettext_lazy as _
+
+from tenantfair.conf import MAX_CAP
+from tenantfair.tenants import SCOPE_PATTERN
+
+MIN_SCAN_BUDGET: Final = 32
+MAX_SCAN_BUDGET: Final = 4096
+
+# psycopg cannot load a timestamp outside years 1..9999, so no such row may exist (decision 0003).
+EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+LATEST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+def _cap_is_valid(field: str) -> Q:
+    return Q(**{f"{field}__gte": 1, f"{field}__lte": MAX_CAP})
+
+
+def _scope_is_well_formed(field: str) -> Func:
+    """SQL twin of `tenantfair.tenants.validate_tenant`, for a key that is not empty."""
+    return Func(
+        F(field),
+        template=(
+            "octet_length(%(expressions)s) <= 255 AND %(expressions)s IS NFC NORMALIZED"
+            f" AND %(expressions)s ~ '{SCOPE_PATTERN}'"
+        ),
+        output_field=models.BooleanField(),
+    )
+
+
+class Policy(models.Model):
+    """The domain's single row: mode, default cap, lease, budget and the durable cursor (contract 2)."""
+
+    class Mode(models.TextChoices):
+        LEGACY = "legacy", _("legacy")
+        TENANT_FAIR = "tenant_fair", _("tenant fair")
+
+    id = models.SmallIntegerField(primary_key=True, default=1, db_default=1)
+    admission_mode = models.CharField(_("admission mode"), max_length=16, choices=Mode, db_default=Mode.LEGACY)
+    max_active = models.IntegerField(_("default cap"), null=True)
+    configured_max_active = models.IntegerField(_("cap last asked for by settings"), null=True)
+    lease_seconds = models.IntegerField(_("lease in seconds"), db_default=60)
+    max_attempts = models.IntegerField(_("starts before poison"), db_default=5)
+    scan_budget = models.IntegerField(_("inspections per claim"), db_default=MIN_SCAN_BUDGET)
+    policy_version = models.BigIntegerField(_("version"), db_default=0)
+    scan_ring_position = models.BigIntegerField(_("cursor"), db_default=0)
+    scan_laps = models.BigIntegerField(_("laps"), db_default=0)
+    initialized_at = models.DateTimeField(_("initialised at"), null=True)
+    updated_at = models.DateTimeField(_("updated at"), db_default=Now())
+
+    class Meta:
+        verbose_name = _("policy")
+        verbose_name_plural = _("policy")
+        constraints: ClassVar = [
+            models.CheckConstraint(name="tenantfair_policy_single", condition=Q(id=1)),
+            models.CheckConstraint(
+                name="tenantfair_policy_mode", condition=Q(admission_mode__in=["legacy", "tenant_fair"])
+            ),
+            models.CheckConstraint(
+                name="tenantfair_policy_shape",
+                condition=Q(max_active__isnull=True, policy_version=0, initialized_at__isnull=True)
+                | (
+                    Q(max_active__isnull=False, policy_version__gte=1, initialized_at__isnull=False)
+                    & _cap_is_valid("max_active")
+                ),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_policy_configured",
+                condition=Q(configured_max_active__isnull=True) | _cap_is_valid("configured_max_active"),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_policy_lease", condition=Q(lease_seconds__gte=1, lease_seconds__lte=86_400)
+            ),
+            models.CheckConstraint(
+                name="tenantfair_policy_attempts", condition=Q(max_attempts__gte=1, max_attempts__lte=32_767)
+            ),
+            models.CheckConstraint(
+                name="tenantfair_policy_budget",
+                condition=Q(scan_budget__gte=MIN_SCAN_BUDGET, scan_budget__lte=MAX_SCAN_BUDGET),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_policy_cursor", condition=Q(scan_ring_position__gte=0, scan_laps__gte=0)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return "policy"
+
+
+class Partition(models.Model):
+    """One scope: its cap override and its service evidence. `''` is the tenantless scope."""
+
+    scope_key = models.TextField(_("scope"), primary_key=True, db_collation="C")
+    max_active = models.IntegerField(_("cap override"), null=True, blank=True)
+    partition_version = models.BigIntegerField(_("version"), db_default=0)
+    admission_epoch = models.BigIntegerField(_("grants so far"), db_default=0)
+    created_at = models.DateTimeField(_("created at"), db_default=Now())
+    updated_at = models.DateTimeField(_("updated at"), db_default=Now())
+
+    class Meta:
+        verbose_name = _("partition")
+        verbose_name_plural = _("partitions")
+        permissions: ClassVar = [("override_cap", _("Can override the cap of a partition"))]
+        constraints: ClassVar = [
+            models.CheckConstraint(name="tenantfair_partition_scope", condition=Q(scope_key="") | Q(_scope_is_well_formed("scope_key"))),
+            models.CheckConstraint(
+                name="tenantfair_partition_cap", condition=Q(max_active__isnull=True) | _cap_is_valid("max_active")
+            ),
+            models.CheckConstraint(
+                name="tenantfair_partition_counters",
+                condition=Q(partition_version__gte=0, admission_epoch__gte=0),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.scope_key
+
+
+class Schedule(models.Model):
+    """One scope's place on the ring and its exact count of committed unfinished runs.
+
+    Rows come from a trigger on `Partition` and are changed only by the fold at commit (decision 0002).
+    The foreign key is created by migration 0002, because the database itself must cascade it.
+    """
+
+    partition = models.OneToOneField(
+        Partition, models.DO_NOTHING, primary_key=True, db_column="scope_key", db_constraint=False
+    )
+    ring_position = models.BigIntegerField(_("ring position"), unique=True)
+    unfinished_count = models.BigIntegerField(_("unfinished runs"), db_default=0)
+    # The ring index is partial on this column and not on the count, so that counting stays a HOT update.
+    in_ring = models.GeneratedField(
+        expression=Q(unfinished_count__gt=0), output_field=models.BooleanField(), db_persist=True
+    )
+
+    class Meta:
+        verbose_name = _("ring position")
+        verbose_name_plural = _("ring positions")
+        constraints: ClassVar = [
+            models.CheckConstraint(name="tenantfair_schedule_position", condition=Q(ring_position__gt=0)),
+            models.CheckConstraint(name="tenantfair_schedule_count", condition=Q(unfinished_count__gte=0)),
+        ]
+        indexes: ClassVar = [
+            models.Index(
+                name="tenantfair_schedule_ring",
+                fields=["ring_position"],
+                include=["partition"],
+                condition=Q(in_ring=True),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.ring_position}"
+
+
+class Run(models.Model):
+    """One durable piece of background work (contract 2)."""
+
+    class Status(models.TextChoices):
+        RUNNING = "running", _("running")
+        WAITING = "waiting", _("waiting")
+        COMPLETED = "completed", _("completed")
+        FAILED = "failed", _("failed")
+        CANCELLED = "cancelled", _("cancelled")
+
+    id = models.BigAutoField(primary_key=True)
+    run_id = models.UUIDField(_("run id"), unique=True, default=uuid.uuid4, db_default=RandomUUID())
+    # NULL and '' differ on purpose: NULL is the tenantless scope, '' is refused.
+    tenant_id = models.TextField(_("tenant"), null=True, db_collation="C")  # noqa: DJ001
+    scope_key = models.GeneratedField(
+        expression=Coalesce("tenant_id", Value("")),
+        output_field=models.TextField(_("scope"), db_collation="C"),
+        db_persist=True,
+    )
+
+    task_path = models.TextField(_("task"))
+    args = models.JSONField(_("arguments"), default=list, db_default=Value([], models.JSONField()))
+    kwargs = models.JSONField(_("keyword arguments"), default=dict, db_default=Value({}, models.JSONField()))
+    state = models.JSONField(_("saved state"), null=True)
+    result = models.JSONField(_("result"), null=True)
+    pending_signals = models.JSONField(
+        _("pending signals"), default=list, db_default=Value([], models.JSONField())
+    )
+    queue_name = models.TextField(_("queue"), db_default="default")
+    backend = models.TextField(_("backend alias"), db_default="default")
+    retry_limit = models.SmallIntegerField(_("retry limit"), db_default=3)
+
+    status = models.CharField(_("status"), max_length=9, choices=Status, db_default=Status.RUNNING)
+    wake_at = models.DateTimeField(_("due at"), null=True)
+    claim_token = models.UUIDField(null=True)
+    claimed_at = models.DateTimeField(_("claimed at"), null=True)
+    claimed_by = models.TextField(_("claimed by"), null=True)  # noqa: DJ001 - no claim, no name
+    tenant_admitted_at = models.DateTimeField(_("admitted at"), null=True)
+    claim_attempts = models.IntegerField(_("starts since the last outcome"), db_default=0)
+    claim_abandons = models.IntegerField(_("abandons"), db_default=0)
+    failures = models.IntegerField(_("failed attempts"), db_default=0)
+    checkpoint_seq = models.BigIntegerField(_("checkpoints"), db_default=0)
+    poisoned_at = models.DateTimeField(_("poisoned at"), null=True)
+    poison_reason = models.TextField(_("poison reason"), null=True)  # noqa: DJ001 - no poison, no reason
+    errors = models.JSONField(_("errors"), default=list, db_default=Value([], models.JSONField()))
+    worker_ids = models.JSONField(_("workers"), default=list, db_default=Value([], models.JSONField()))
+
+    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
+    started_at = models.DateTimeField(_("first started at"), null=True)
+    last_attempted_at = models.DateTimeField(_("last started at"), null=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    updated_at = models.DateTimeField(_("updated at"), db_default=Now())
+
+    class Meta:
+        verbose_name = _("run")
+        verbose_name_plural = _("runs")
+        permissions: ClassVar = [
+            ("retry_run", _("Can retry a run")),
+            ("cancel_run", _("Can cancel a run")),
+            ("view_payload", _("Can see arguments, state and results of runs")),
+        ]
+        constraints: ClassVar = [
+            # The full rule is checked once per inserted statement and scope (sql/tenantfair_run_unfinished):
+            # a CHECK is evaluated at every claim and heartbeat, and a tenant never changes.
+            models.CheckConstraint(
+                name="tenantfair_run_tenant",
+                condition=Q(tenant_id__isnull=True) | ~Q(tenant_id=""),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_run_status",
+                condition=Q(status__in=["running", "waiting", "completed", "failed", "cancelled"]),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_run_claim_pair",
+                condition=Q(claim_token__isnull=True, claimed_at__isnull=True)
+                | Q(claim_token__isnull=False, claimed_at__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_run_poison_pair",
+                condition=Q(poisoned_at__isnull=True, poison_reason__isnull=True)
+                | Q(poisoned_at__isnull=False, poison_reason__isnull=False),
+            ),
+            # A healthy running row is due at a time or claimed, never both, never neither.
+            models.CheckConstraint(
+                name="tenantfair_run_running_shape",
+                condition=~Q(status="running")
+                | Q(poisoned_at__isnull=False)
+                | Q(wake_at__isnull=False, claim_token__isnull=True)
+                | Q(wake_at__isnull=True, claim_token__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_run_poisoned_shape",
+                condition=Q(poisoned_at__isnull=True)
+                | Q(
+                    status="running",
+                    wake_at__isnull=True,
+                    claim_token__isnull=True,
+                    tenant_admitted_at__isnull=True,
+                ),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_run_idle_shape",
+                condition=Q(status="running")
+                | Q(
+                    wake_at__isnull=True,
+                    claim_token__isnull=True,
+                    tenant_admitted_at__isnull=True,
+                    poisoned_at__isnull=True,
+                ),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_run_finished_pair",
+                condition=Q(status__in=["running", "waiting"], finished_at__isnull=True)
+                | Q(status__in=["completed", "failed", "cancelled"], finished_at__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_run_wake_range",
+                condition=Q(wake_at__isnull=True) | Q(wake_at__gte=EARLIEST, wake_at__lte=LATEST),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_run_counters",
+                condition=Q(
+                    claim_attempts__gte=0,
+                    claim_abandons__gte=0,
+                    failures__gte=0,
+                    checkpoint_seq__gte=0,
+                    retry_limit__gte=0,
+                ),
+            ),
+        ]
+        # Every index whose condition a claimed row still meets costs one entry per claim, so conditions
+        # are disjoint and listings of finished rows are partial (docs/explanation/storage).
+        indexes: ClassVar = [
+            models.Index(
+                name="tenantfair_run_queued",
+                fields=["scope_key", "wake_at", "id"],
+                condition=Q(wake_at__isnull=False, tenant_admitted_at__isnull=True),
+            ),
+            models.Index(
+                name="tenantfair_run_ready",
+                fields=["scope_key", "wake_at", "id"],
+                condition=Q(wake_at__isnull=False, tenant_admitted_at__isnull=False),
+            ),
+            models.Index(
+                name="tenantfair_run_claimed",
+                fields=["scope_key", "claimed_at", "id"],
+                condition=Q(claim_token__isnull=False),
+            ),
+            # Names the status too, so that a claim's query for one scope cannot be planned over it.
+            models.Index(
+                name="tenantfair_run_due",
+                fields=["wake_at", "id"],
+                condition=Q(wake_at__isnull=False, status="running"),
+            ),
+            models.Index(
+                name="tenantfair_run_parked",
+                fields=["scope_key", "id"],
+                condition=Q(status="waiting") | Q(poisoned_at__isnull=False),
+            ),
+            models.Index(
+                name="tenantfair_run_finished",
+                fields=["finished_at", "id"],
+                condition=Q(finished_at__isnull=False),
+            ),
+            models.Index(
+                name="tenantfair_run_history",
+                fields=["scope_key", "id"],
+                condition=Q(finished_at__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.run_id)

@@ -1,0 +1,48 @@
+"""What a lease's holder may do while the task runs. A lost fence is a result, never an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from tenantfair import payloads
+from tenantfair.claim.base import Lease
+from tenantfair.exceptions import StaleClaim
+from tenantfair.runs import _arguments, _statements
+from tenantfair.sql import load
+
+
+def heartbeat(leases: Sequence[Lease], *, using: str | None = None) -> set[UUID]:
+    """Extend `leases` and return the ids of those whose fence still holds; the others are lost.
+
+    Never waits: a row that another session has locked keeps its lease for now and counts as held.
+    """
+    if not leases:
+        return set()
+    alias = _arguments.database(using)
+    params = {
+        "run_id": [lease.run_id for lease in leases],
+        "claim_token": [lease.claim_token for lease in leases],
+    }
+    found = _statements.retried(alias, lambda: _statements.rows(alias, load("heartbeat_leases"), params))
+    return {row[0] for row in found}
+
+
+def checkpoint(lease: Lease, state: Any, *, using: str | None = None) -> int:
+    """Save `state` and return the new checkpoint number; claim and place are kept, attempts start anew.
+
+    The lease's own `checkpoint_seq` must be the stored one: afterwards go on with
+    `dataclasses.replace(lease, checkpoint_seq=...)`. Raises `StaleClaim` or `InvalidPayload`.
+    """
+    alias = _arguments.database(using)
+    params = {
+        "run_id": lease.run_id,
+        "claim_token": lease.claim_token,
+        "checkpoint_seq": lease.checkpoint_seq,
+        "state": payloads.encode(state, what="state"),
+    }
+    found = _statements.retried(alias, lambda: _statements.rows(alias, load("checkpoint_run"), params))
+    if not found:
+        raise StaleClaim(lease.run_id)
+    return int(found[0][0])

@@ -1,0 +1,146 @@
+"""What a new run is made of, checked whole before anything reaches SQL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from tenantfair import payloads
+from tenantfair.compat import Task
+from tenantfair.conf import Settings, get_settings
+from tenantfair.exceptions import InvalidPayload, InvalidRun, InvalidTenant
+from tenantfair.runs import _arguments
+from tenantfair.tenants import validate_tenant
+
+
+class Tenantless(Enum):
+    """The type of `TENANTLESS`."""
+
+    TENANTLESS = "tenantless"
+
+
+# Asks for the tenantless scope by name, which "no tenant given" never does by accident.
+TENANTLESS: Final = Tenantless.TENANTLESS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewRun:
+    """One run to enqueue. What is None comes from the task, then from the settings.
+
+    `run_after` is an aware datetime, or a timedelta counted from the database's clock. `retry_limit` is the
+    number of attempts that may fail before the run fails.
+    """
+
+    task: Any
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] | None = None
+    tenant_id: str | Tenantless | None = None
+    run_id: UUID | str | None = None
+    run_after: datetime | timedelta | None = None
+    queue_name: str | None = None
+    retry_limit: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """One row of the insert, in the names of its parameters."""
+
+    run_id: UUID
+    tenant_id: str | None
+    task_path: str
+    args: str
+    kwargs: str
+    queue_name: str
+    backend: str
+    retry_limit: int
+    run_after: datetime | None
+    delay: timedelta | None
+
+    @property
+    def size(self) -> int:
+        """A rough size of the row in bytes."""
+        return 256 + len(self.args) + len(self.kwargs)
+
+
+class Preparation:
+    """Turns `NewRun`s into `Columns` under one reading of the settings."""
+
+    def __init__(self) -> None:
+        self._settings: Settings = get_settings()
+        # Keyed by identity: equal tasks may belong to different tenants. The task is kept, so the key is too.
+        self._tasks: dict[int, tuple[Task, str]] = {}
+
+    def columns(self, new: NewRun) -> Columns:
+        """Return the row for `new`; `InvalidRun`, `InvalidTenant` or `InvalidPayload` says what is wrong."""
+        task, queue = self._task(new.task)
+        after = new.run_after if new.run_after is not None else task.run_after
+        run_after, delay = _arguments.due(after, what="run_after")
+        args, kwargs = self._payload(new.args, new.kwargs)
+        limit = self._settings.retry_limit if new.retry_limit is None else new.retry_limit
+        return Columns(
+            run_id=uuid4() if new.run_id is None else _arguments.run_id(new.run_id),
+            tenant_id=self._tenant(new.tenant_id, task),
+            task_path=task.module_path,
+            args=args,
+            kwargs=kwargs,
+            queue_name=queue if new.queue_name is None else _queue(task, new.queue_name),
+            backend=task.backend,
+            retry_limit=_arguments.count(limit, what="retry_limit", low=0, high=32_767),
+            run_after=run_after,
+            delay=delay,
+        )
+
+    def _task(self, task: object) -> tuple[Task, str]:
+        known = self._tasks.get(id(task))
+        if known is None:
+            if not isinstance(task, Task):
+                raise InvalidRun(f"only a Task object can be enqueued, not {type(task).__name__}")
+            _require_findable(task)
+            known = self._tasks[id(task)] = task, _queue(task, task.queue_name)
+        return known
+
+    def _tenant(self, given: object, task: Task) -> str | None:
+        wanted = getattr(task, "tenant", None) if given is None else given
+        if wanted is TENANTLESS:
+            return None
+        if self._settings.tenant_mode == "none":
+            if wanted is not None:
+                raise InvalidTenant("TENANT_MODE is 'none': runs have no tenant")
+            return None
+        if wanted is None:
+            raise InvalidTenant("a run needs a tenant id; runs.TENANTLESS asks for the tenantless scope")
+        return validate_tenant(wanted)
+
+    def _payload(self, args: object, kwargs: object) -> tuple[str, str]:
+        if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+            raise InvalidRun(f"args is a list or a tuple, not {type(args).__name__}")
+        if kwargs is None:
+            kwargs = {}
+        if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+            raise InvalidRun("kwargs is a mapping whose keys are strings")
+        encoded = payloads.encode(args, what="args"), payloads.encode(kwargs, what="kwargs")
+        size = sum(map(payloads.size_of, encoded))
+        if size > self._settings.max_payload_bytes:
+            limit = self._settings.max_payload_bytes
+            raise InvalidPayload(f"args and kwargs have {size} bytes of JSON together, the limit is {limit}")
+        return encoded
+
+
+def _require_findable(task: Task) -> None:
+    """`InvalidRun` unless a worker will find a Task object under the path that the run stores."""
+    module = sys.modules.get(task.func.__module__)
+    if not isinstance(getattr(module, task.func.__qualname__, None), Task):
+        raise InvalidRun(f"there is no Task object at {task.module_path!r:.200}")
+
+
+def _queue(task: Task, name: object) -> str:
+    checked = _arguments.label(name, what="queue_name")
+    queues = task.get_backend().queues
+    if queues and checked not in queues:
+        raise InvalidRun(f"queue {checked!r} is not one of the QUEUES of backend {task.backend!r}")
+    return checked

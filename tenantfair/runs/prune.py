@@ -1,0 +1,95 @@
+"""Deleting finished runs that are old enough, a small committed batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from django.db import IntegrityError, connections, transaction
+from django.db.models import ProtectedError, Q, RestrictedError
+
+from tenantfair.models import Run
+from tenantfair.runs import _arguments
+from tenantfair.runs.views import database_now
+
+_LARGEST_BATCH: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult:
+    """How many runs were deleted, and how many stayed because the host's rows refer to them."""
+
+    deleted: int
+    protected: int
+
+
+def prune(
+    *,
+    older_than: timedelta,
+    batch_size: int = 1_000,
+    dry_run: bool = False,
+    using: str | None = None,
+) -> PruneResult:
+    """Delete the runs that finished more than `older_than` ago by the database's clock.
+
+    Each batch is a transaction of its own, unless the caller has one open. What the host's models say about
+    deletion holds: their CASCADE and SET_NULL are carried out, and a run that PROTECT, RESTRICT or a bare
+    foreign key holds back is skipped and counted. So are, uncounted, runs somebody has locked. A dry run
+    does the same and rolls each batch back. Partitions stay.
+    """
+    _arguments.delay(older_than, what="older_than")
+    _arguments.count(batch_size, what="batch_size", low=1, high=_LARGEST_BATCH)
+    alias = _arguments.database(using)
+    pruning = _Pruning(alias, database_now(alias) - older_than, batch_size, dry_run)
+    while pruning.step():
+        pass
+    return PruneResult(pruning.deleted, pruning.protected)
+
+
+class _Pruning:
+    """A walk over the finished runs in the order they finished; every run is met once."""
+
+    def __init__(self, alias: str, before: datetime, batch_size: int, dry_run: bool) -> None:
+        self.alias = alias
+        self.before = before
+        self.batch_size = batch_size
+        self.dry_run = dry_run
+        self.deleted = 0
+        self.protected = 0
+        self._passed: tuple[datetime, int] | None = None
+
+    def step(self) -> bool:
+        """Work on the next batch; False when there is none."""
+        old = Run.objects.using(self.alias).filter(finished_at__lt=self.before)
+        if self._passed is not None:
+            moment, pk = self._passed
+            old = old.filter(Q(finished_at__gt=moment) | Q(finished_at=moment, pk__gt=pk), finished_at__gte=moment)
+        found = list(old.order_by("finished_at", "pk").values_list("finished_at", "pk")[: self.batch_size])
+        if not found:
+            return False
+        self._passed = found[-1]
+        self._delete([pk for _, pk in found])
+        return True
+
+    def _delete(self, keys: Sequence[int]) -> None:
+        """Delete what may be deleted of `keys`, halving a batch that is refused until the refused row is alone."""
+        try:
+            with transaction.atomic(using=self.alias):
+                free = Run.objects.using(self.alias).filter(pk__in=keys, finished_at__lt=self.before)
+                locked = list(free.select_for_update(skip_locked=True).values_list("pk", flat=True))
+                Run.objects.using(self.alias).filter(pk__in=locked).delete()
+                # Deferred foreign keys speak here, where it is known which rows they are about.
+                connections[self.alias].check_constraints()
+                if self.dry_run:
+                    transaction.set_rollback(True, using=self.alias)
+        except (ProtectedError, RestrictedError, IntegrityError):
+            if len(keys) == 1:
+                self.protected += 1
+                return
+            half = len(keys) // 2
+            self._delete(keys[:half])
+            self._delete(keys[half:])
+        else:
+            self.deleted += len(locked)

@@ -1,0 +1,42 @@
+"""Django signals of tenantfair, all sent by `send_robust`: a failing receiver is logged and changes nothing.
+
+| signal           | sent when                                         | sender                        |
+|------------------|---------------------------------------------------|-------------------------------|
+| `claim_observed` | a claim call has ended, whatever came of it       | the class of the engine       |
+| `cap_changed`    | a changed cap has been committed                  | `Policy` or `Partition`       |
+
+`claim_observed` carries aggregates only, never a tenant, scope, run, task path, cursor or token:
+
+| argument         | value                                                                                |
+|------------------|--------------------------------------------------------------------------------------|
+| `using`          | the database alias                                                                   |
+| `engine`         | `tenant_fair` or `legacy`                                                            |
+| `result`         | `ok`, a `ClaimUnavailable.reason`, or `error` for any other failure                  |
+| `phase`          | `policy_cursor` when the policy row was contended, else None                         |
+| `demand`         | how many outcomes were asked for                                                     |
+| `duration`       | seconds from asking to having the answer                                             |
+| `inspections`    | ring positions visited                                                               |
+| `outcomes`       | mapping of `promotion`, `reacquire`, `steal`, `admitted_poison`, `queued_poison` to counts |
+| `denials`        | mapping of the dispositions of fruitless inspections to counts                       |
+| `claim_attempts` | sum of the attempt numbers of the leases                                             |
+
+`cap_changed` tells of the default (sender `Policy`) or of one override (sender `Partition`):
+
+| argument    | value                                                                   |
+|-------------|-------------------------------------------------------------------------|
+| `using`     | the database alias                                                      |
+| `scope_key` | the scope of the override, `''` for the tenantless one; None for the default |
+| `cap`       | the new cap; None when the override was reset                           |
+| `version`   | the version that the change produced                                    |
+
+A receiver of `cap_changed` runs in the transaction's `on_commit`, so what it is told is already true.
+"""
+
+from __future__ import annotations
+
+from django.dispatch import Signal
+
+__all__ = ["cap_changed", "claim_observed"]
+
+claim_observed = Signal()
+cap_changed = Signal()

@@ -1,0 +1,75 @@
+-- What the schema that the search path leads to has of tenantfair: one row per object. `fault` is null, or
+-- what keeps the object from doing its work. Objects of the host in the same schema come along unasked.
+WITH home AS (
+    SELECT
+        namespace.oid,
+        'search_path=' || quote_ident(namespace.nspname) || ', pg_temp' AS pinned_path
+    FROM pg_class AS run
+    JOIN pg_namespace AS namespace
+        ON namespace.oid = run.relnamespace
+    WHERE run.oid = to_regclass('tenantfair_run')
+),
+ours AS (
+    SELECT
+        relation.oid,
+        relation.relname
+    FROM pg_class AS relation
+    JOIN home
+        ON home.oid = relation.relnamespace
+    WHERE relation.relkind = 'r'
+        AND starts_with(relation.relname, 'tenantfair_')
+)
+SELECT
+    'column' AS kind,
+    ours.relname || '.' || attribute.attname AS name,
+    '' AS detail,
+    NULL AS fault
+FROM pg_attribute AS attribute
+JOIN ours
+    ON ours.oid = attribute.attrelid
+WHERE attribute.attnum > 0
+    AND NOT attribute.attisdropped
+UNION ALL
+SELECT
+    'constraint',
+    found.conname,
+    '',
+    CASE WHEN NOT found.convalidated THEN 'not validated' END
+FROM pg_constraint AS found
+JOIN ours
+    ON ours.oid = found.conrelid
+WHERE found.contype IN ('c', 'f')
+UNION ALL
+SELECT
+    'index',
+    relation.relname,
+    '',
+    CASE WHEN NOT found.indisvalid THEN 'not valid' END
+FROM pg_index AS found
+JOIN ours
+    ON ours.oid = found.indrelid
+JOIN pg_class AS relation
+    ON relation.oid = found.indexrelid
+UNION ALL
+SELECT
+    'trigger',
+    ours.relname || '.' || found.tgname,
+    CASE WHEN found.tginitdeferred THEN 'deferred' ELSE '' END,
+    CASE WHEN found.tgenabled NOT IN ('O', 'A') THEN 'disabled' END
+FROM pg_trigger AS found
+JOIN ours
+    ON ours.oid = found.tgrelid
+WHERE NOT found.tgisinternal
+UNION ALL
+SELECT
+    'function',
+    found.proname,
+    oidvectortypes(found.proargtypes),
+    CASE
+        WHEN found.prokind <> 'f' THEN 'not a plain function'
+        WHEN NOT coalesce(home.pinned_path = ANY (found.proconfig), false) THEN 'not bound to its schema'
+    END
+FROM pg_proc AS found
+JOIN home
+    ON home.oid = found.pronamespace
+WHERE starts_with(found.proname, 'tenantfair_')

@@ -1,0 +1,1102 @@
+-- Claims up to p_demand runs: the only way to admission.
+--
+-- Returns one `outcome` row per leased or poisoned run, one `call` row per call that reached the ring, with
+-- p_trace one `inspection` row per visit, and instead of all these one `error` row when the call is refused.
+--
+-- Lock order: the FIFO door, the policy row (held to the end of the transaction: one claim at a time in a
+-- domain), partitions, runs. Partitions and runs are only ever taken SKIP LOCKED. FOR NO KEY UPDATE, because
+-- a host's own foreign keys to a run take key-share locks. Schedule rows are read, never locked.
+--
+-- A call works in plans. A plan looks at the ring ahead of the cursor, up to the end of the lap, in a fresh
+-- snapshot; picks the positions that can be granted something and the quantum of each; then serves them all in
+-- a few set-based statements, whose outcomes, epochs, cursor and trace are those of visits made one by one.
+-- Positions with expired or poisoned candidates are decided one by one, since their order depends on what the
+-- call has served before.
+--
+-- Never: admits above a cap, bypasses a queue's head, retries within a visit, re-reads p_now.
+
+CREATE OR REPLACE FUNCTION tenantfair_claim(
+    p_now            timestamptz,
+    p_expired_before timestamptz,
+    p_demand         integer,
+    p_max_attempts   integer,
+    p_preference     text,
+    p_trace          boolean
+)
+    RETURNS TABLE (
+        row_kind        text,
+        error_reason    text,
+        -- a lease, or a poisoned run
+        run_id          uuid,
+        tenant_id       text,
+        task_path       text,
+        args            jsonb,
+        kwargs          jsonb,
+        state           jsonb,
+        signals         jsonb,
+        checkpoint_seq  bigint,
+        failures        integer,
+        retry_limit     integer,
+        abandons        integer,
+        queue_name      text,
+        backend         text,
+        enqueued_at     timestamptz,
+        started_at      timestamptz,
+        errors          jsonb,
+        worker_ids      jsonb,
+        claim_token     uuid,
+        claimed_at      timestamptz,
+        claim_attempt   integer,
+        poisoned_at     timestamptz,
+        poison_reason   text,
+        work_class      text,
+        eligible_at     timestamptz,
+        -- the call, and where in its walk the row belongs
+        call_token      uuid,
+        transaction_id  bigint,
+        demand          integer,
+        visit_ordinal   integer,
+        outcome_ordinal integer,
+        laps_before     bigint,
+        cursor_before   bigint,
+        laps_after      bigint,
+        cursor_after    bigint,
+        ring_position   bigint,
+        scope_key       text,
+        disposition     text,
+        outcome_count   integer,
+        epoch_delta     bigint,
+        inspections     integer,
+        denials         jsonb
+    )
+    LANGUAGE plpgsql
+    SET search_path FROM CURRENT
+    -- Every lookup is an ordered index probe; these make another plan impossible, whatever the statistics say.
+    SET plan_cache_mode = force_generic_plan
+    SET enable_seqscan = off
+    SET enable_bitmapscan = off
+    SET enable_hashjoin = off
+    SET enable_mergejoin = off
+    SET jit = off
+AS $tenantfair_claim$
+#variable_conflict use_column
+DECLARE
+    c_quantum   CONSTANT integer := 8;
+    c_page      CONSTANT integer := 16;
+    c_grants    CONSTANT integer := 32;
+    c_workers   CONSTANT integer := 32;
+    c_unlimited CONSTANT integer := 2147483647;
+    c_patience  CONSTANT interval := '250 milliseconds';
+
+    v_call_token     CONSTANT uuid := gen_random_uuid();
+    v_caller_timeout CONSTANT text := current_setting('lock_timeout');
+    v_patience       interval := v_caller_timeout::interval;
+    v_give_up_at     timestamptz;
+    v_door           bigint;
+    v_policy         tenantfair_policy%ROWTYPE;
+    v_error          text;
+
+    -- what is left of the call's budgets, and what it did so far
+    v_demand      integer := p_demand;
+    v_visits      integer;
+    v_grants      integer := c_grants;
+    v_inspections integer := 0;
+    v_outcomes    integer := 0;
+    v_cursor      bigint;
+    v_laps        bigint;
+    v_from        bigint;
+    v_wrapping    boolean := false;
+    v_ready_served   boolean := false;
+    v_expired_served boolean := false;
+    v_empty     integer := 0;
+    v_capped    integer := 0;
+    v_skipped   integer := 0;
+    v_missed    integer := 0;
+    v_stale     integer := 0;
+    v_denied    integer := 0;
+
+    -- the ring ahead as the probe shows it, and of it the positions that can be granted something
+    v_want      integer;
+    v_chunk     integer;
+    v_ahead     record;
+
+    -- the plan: one element per planned visit
+    v_planned     integer;
+    v_walked      integer;
+    v_left        integer;
+    v_quantum     integer[];
+    v_cap         integer[];
+    v_admitted    integer[];
+    v_granted     integer[];
+    v_disposition text[];
+
+    -- admitted counts known since earlier in this call, by scope
+    v_known_scope    text[] := '{}';
+    v_known_admitted integer[] := '{}';
+
+    -- rows frozen, locked and kept on the way
+    v_partition record;
+    v_simple    record;
+    v_page      record;
+    v_kept      record;
+    v_locked    bigint[];
+    v_slots     integer;
+    v_rank      integer;
+
+    -- the outcomes of the plan
+    v_out_visit    integer[];
+    v_out_ordinal  integer[];
+    v_out_id       bigint[];
+    v_out_class    text[];
+    v_out_poison   boolean[];
+    v_out_eligible timestamptz[];
+
+    v_place integer;
+    v_count integer;
+BEGIN
+    IF p_now IS NULL OR NOT isfinite(p_now)
+        OR p_expired_before IS NULL OR p_expired_before > p_now
+        OR p_demand IS NULL OR p_demand <= 0
+        OR p_max_attempts IS NULL OR p_max_attempts <= 0
+        OR p_trace IS NULL
+        OR p_preference NOT IN ('ready', 'expired')
+    THEN
+        RAISE EXCEPTION 'tenantfair_claim needs a finite now, a cutoff not after it, positive demand and attempts, '
+            'a preference of ready, expired or null, and a trace flag'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+
+    row_kind := 'error';
+    call_token := v_call_token;
+    demand := p_demand;
+    outcome_count := 0;
+    epoch_delta := 0;
+
+    IF current_setting('transaction_read_only')::boolean THEN
+        error_reason := 'read_only_transaction';
+        disposition := 'transaction_mode';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        error_reason := 'unsupported_isolation';
+        disposition := 'transaction_mode';
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    -- Inside somebody's transaction its own enqueues and finishes must be on the ring first.
+    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM tenantfair_fold();
+    END IF;
+
+    IF v_patience = interval '0' OR v_patience > c_patience THEN
+        v_patience := c_patience;
+        PERFORM set_config('lock_timeout', '250ms', true);
+    END IF;
+
+    -- The door makes waiting claims queue in order; waiters on an updated row overtake each other. The waits stand
+    -- in blocks of their own, because a row locked inside one would cost a multixact at every claim.
+    v_door := 8386095534873608192 | 'tenantfair_policy'::regclass::oid::bigint;
+    IF NOT pg_try_advisory_xact_lock(v_door) THEN
+        v_give_up_at := clock_timestamp() + v_patience;
+        BEGIN
+            PERFORM pg_advisory_xact_lock(v_door);
+        EXCEPTION
+            WHEN lock_not_available THEN
+                v_error := 'lock_contention';
+        END;
+    END IF;
+    IF v_error IS NULL THEN
+        SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND AND EXISTS (SELECT FROM tenantfair_policy WHERE id = 1) THEN
+            BEGIN
+                IF v_give_up_at IS NOT NULL THEN
+                    PERFORM set_config(
+                        'lock_timeout',
+                        greatest(1, extract(milliseconds FROM v_give_up_at - clock_timestamp())::integer) || 'ms',
+                        true
+                    );
+                END IF;
+                SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE;
+                PERFORM set_config('lock_timeout', extract(milliseconds FROM v_patience)::integer || 'ms', true);
+            EXCEPTION
+                WHEN lock_not_available THEN
+                    v_error := 'lock_contention';
+            END;
+        END IF;
+    END IF;
+
+    disposition := 'policy_readiness';
+    IF v_error IS NOT NULL THEN
+        disposition := 'policy_cursor';
+    ELSIF v_policy.id IS NULL THEN
+        v_error := 'malformed_policy';
+    ELSIF v_policy.admission_mode <> 'tenant_fair' THEN
+        v_error := CASE WHEN v_policy.initialized_at IS NULL THEN 'not_initialized' ELSE 'inactive_engine' END;
+    ELSIF v_policy.max_active IS NULL THEN
+        v_error := 'malformed_policy';
+    END IF;
+    IF v_error IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', v_caller_timeout, true);
+        error_reason := v_error;
+        transaction_id := pg_current_xact_id_if_assigned()::text::bigint;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+
+    v_visits := v_policy.scan_budget;
+    v_cursor := v_policy.scan_ring_position;
+    v_laps := v_policy.scan_laps;
+    v_from := v_cursor;
+
+    WHILE v_demand > 0 AND v_visits > 0 AND v_grants > 0 LOOP
+        ------------------------------------------------------------------------------------------------
+        -- Probe: look further ahead until the plan can use no more positions, the lap ends or the visits do.
+        ------------------------------------------------------------------------------------------------
+        v_want := least(v_demand, v_grants);
+        v_chunk := least(v_want, v_visits);
+        LOOP
+            WITH ring AS (
+                SELECT
+                    ahead.ring_position,
+                    ahead.scope_key,
+                    ahead.unfinished_count,
+                    coalesce(part.max_active, v_policy.max_active) AS cap
+                FROM (
+                    SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
+                    FROM tenantfair_schedule AS schedule
+                    WHERE schedule.in_ring AND schedule.ring_position > v_from
+                    ORDER BY schedule.ring_position
+                    LIMIT v_chunk
+                ) AS ahead
+                JOIN tenantfair_partition AS part ON part.scope_key = ahead.scope_key
+            ),
+            looked AS (
+                SELECT
+                    ring.ring_position,
+                    ring.scope_key,
+                    queued.n > 0 AS has_queued,
+                    expired.n > 0 OR ready.poison > 0 OR queued.poison > 0 AS careful,
+                    least(ready.n + expired.n + promotable.n, c_quantum)::integer AS can
+                FROM ring
+                CROSS JOIN LATERAL (
+                    SELECT
+                        count(*) AS n,
+                        count(*) FILTER (WHERE page.claim_attempts >= p_max_attempts) AS poison
+                    FROM (
+                        SELECT run.claim_attempts
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = ring.scope_key
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NOT NULL
+                        ORDER BY run.wake_at, run.id
+                        LIMIT c_page
+                    ) AS page
+                ) AS ready
+                CROSS JOIN LATERAL (
+                    SELECT
+                        count(*) AS n,
+                        count(*) FILTER (WHERE page.claim_attempts >= p_max_attempts) AS poison
+                    FROM (
+                        SELECT run.claim_attempts
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = ring.scope_key
+                            AND run.claim_token IS NOT NULL
+                            AND run.claimed_at < p_expired_before
+                            AND run.tenant_admitted_at IS NOT NULL
+                        ORDER BY run.claimed_at, run.id
+                        LIMIT c_page
+                    ) AS page
+                ) AS expired
+                CROSS JOIN LATERAL (
+                    SELECT
+                        count(*) AS n,
+                        count(*) FILTER (WHERE page.claim_attempts >= p_max_attempts) AS poison
+                    FROM (
+                        SELECT run.claim_attempts
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = ring.scope_key
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NULL
+                        ORDER BY run.wake_at, run.id
+                        LIMIT least(c_quantum, v_demand)
+                    ) AS page
+                ) AS queued
+                CROSS JOIN LATERAL (
+                    SELECT
+                        CASE
+                            WHEN queued.n = 0 THEN 0
+                            -- Everything unfinished fits below the cap: nothing to count.
+                            WHEN ring.cap >= ring.unfinished_count THEN queued.n
+                            ELSE
+                                ring.cap + ready.poison + expired.poison
+                                - (
+                                    SELECT count(*)
+                                    FROM (
+                                        SELECT
+                                        FROM tenantfair_run AS run
+                                        WHERE run.scope_key = ring.scope_key
+                                            AND run.wake_at IS NOT NULL
+                                            AND run.tenant_admitted_at IS NOT NULL
+                                        LIMIT ring.cap::bigint + ready.poison + expired.poison
+                                    ) AS admitted_ready
+                                )
+                                - (
+                                    SELECT count(*)
+                                    FROM (
+                                        SELECT
+                                        FROM tenantfair_run AS run
+                                        WHERE run.scope_key = ring.scope_key
+                                            AND run.claim_token IS NOT NULL
+                                            AND run.tenant_admitted_at IS NOT NULL
+                                        LIMIT ring.cap::bigint + ready.poison + expired.poison
+                                    ) AS admitted_claimed
+                                )
+                        END AS n
+                ) AS slots
+                CROSS JOIN LATERAL (
+                    SELECT
+                        CASE
+                            WHEN slots.n <= 0 THEN 0
+                            WHEN queued.poison = 0 THEN least(queued.n, slots.n)
+                            -- A poisoned row needs a free slot and uses none.
+                            ELSE (
+                                SELECT count(*)
+                                FROM (
+                                    SELECT
+                                        coalesce(
+                                            sum((head.claim_attempts < p_max_attempts)::integer) OVER (
+                                                ORDER BY head.wake_at, head.id
+                                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                                            ),
+                                            0
+                                        ) AS used
+                                    FROM (
+                                        SELECT run.wake_at, run.id, run.claim_attempts
+                                        FROM tenantfair_run AS run
+                                        WHERE run.scope_key = ring.scope_key
+                                            AND run.wake_at <= p_now
+                                            AND run.tenant_admitted_at IS NULL
+                                        ORDER BY run.wake_at, run.id
+                                        LIMIT least(c_quantum, v_demand)
+                                    ) AS head
+                                ) AS queue
+                                WHERE queue.used < slots.n
+                            )
+                        END AS n
+                ) AS promotable
+            ),
+            numbered AS (
+                SELECT
+                    looked.*,
+                    looked.can = 0 AND looked.has_queued AS at_cap,
+                    row_number() OVER walk AS ordinal,
+                    count(*) FILTER (WHERE looked.can = 0 AND looked.has_queued) OVER walk AS capped
+                FROM looked
+                WINDOW walk AS (ORDER BY looked.ring_position)
+            )
+            SELECT
+                count(*)::integer AS n,
+                count(*) FILTER (WHERE numbered.can > 0) AS admissible,
+                count(*) FILTER (WHERE numbered.at_cap)::integer AS capped,
+                array_agg(numbered.ring_position ORDER BY numbered.ordinal) AS positions,
+                array_agg(numbered.scope_key ORDER BY numbered.ordinal) AS scopes,
+                array_agg(numbered.at_cap ORDER BY numbered.ordinal) AS at_cap,
+                array_agg(numbered.ordinal::integer ORDER BY numbered.ordinal)
+                    FILTER (WHERE numbered.can > 0) AS ordinal,
+                array_agg(numbered.can ORDER BY numbered.ordinal) FILTER (WHERE numbered.can > 0) AS can,
+                array_agg(numbered.scope_key ORDER BY numbered.ordinal)
+                    FILTER (WHERE numbered.can > 0) AS scope,
+                array_agg(numbered.has_queued ORDER BY numbered.ordinal)
+                    FILTER (WHERE numbered.can > 0) AS queued,
+                array_agg(numbered.careful ORDER BY numbered.ordinal)
+                    FILTER (WHERE numbered.can > 0) AS careful,
+                array_agg(numbered.capped::integer ORDER BY numbered.ordinal)
+                    FILTER (WHERE numbered.can > 0) AS capped_before
+            INTO v_ahead
+            FROM numbered;
+
+            EXIT WHEN v_ahead.admissible >= v_want OR v_ahead.n < v_chunk OR v_chunk = v_visits;
+            v_chunk := least(v_chunk * 8, v_visits);
+        END LOOP;
+
+        IF v_ahead.n = 0 THEN
+            -- The lap is over; when a whole one has nothing, the ring is empty.
+            EXIT WHEN v_wrapping OR v_from = 0;
+            v_wrapping := true;
+            v_from := 0;
+            CONTINUE;
+        END IF;
+        IF v_wrapping THEN
+            v_laps := v_laps + 1;
+            v_wrapping := false;
+        END IF;
+
+        ------------------------------------------------------------------------------------------------
+        -- Nothing admissible ahead: the walk runs on through the lap, touching neither partitions nor runs.
+        ------------------------------------------------------------------------------------------------
+        IF v_ahead.admissible = 0 THEN
+            -- A whole lap seen at once and nothing in it: every further lap of this call is the same.
+            v_walked := CASE WHEN v_from = 0 AND v_ahead.n < v_chunk THEN v_visits ELSE v_ahead.n END;
+            IF p_trace THEN
+                FOR v_visit IN 1..v_walked LOOP
+                    v_place := (v_visit - 1) % v_ahead.n + 1;
+                    row_kind := 'inspection';
+                    transaction_id := pg_current_xact_id()::text::bigint;
+                    visit_ordinal := v_inspections + v_visit;
+                    cursor_before := v_cursor;
+                    cursor_after := v_ahead.positions[v_place];
+                    ring_position := v_ahead.positions[v_place];
+                    scope_key := v_ahead.scopes[v_place];
+                    disposition := CASE WHEN v_ahead.at_cap[v_place] THEN 'cap_debt_denial' ELSE 'empty_page' END;
+                    v_cursor := cursor_after;
+                    RETURN NEXT;
+                END LOOP;
+            END IF;
+            v_place := (v_walked - 1) % v_ahead.n + 1;
+            v_count := v_ahead.capped * ((v_walked - 1) / v_ahead.n)
+                + (SELECT count(*) FROM unnest(v_ahead.at_cap[:v_place]) AS visit (at_cap) WHERE visit.at_cap);
+            v_capped := v_capped + v_count;
+            v_empty := v_empty + v_walked - v_count;
+            v_laps := v_laps + (v_walked - 1) / v_ahead.n;
+            v_cursor := v_ahead.positions[v_place];
+            v_from := v_cursor;
+            v_inspections := v_inspections + v_walked;
+            v_visits := v_visits - v_walked;
+            IF v_ahead.n < v_chunk THEN
+                v_wrapping := true;
+                v_from := 0;
+            END IF;
+            CONTINUE;
+        END IF;
+
+        ------------------------------------------------------------------------------------------------
+        -- Plan: the first admissible positions, each with its share of what is still wanted.
+        ------------------------------------------------------------------------------------------------
+        v_planned := least(v_ahead.admissible, v_want);
+        v_left := v_demand;
+        v_quantum := '{}';
+        FOR v_visit IN 1..v_planned LOOP
+            v_quantum[v_visit] := least(
+                v_ahead.can[v_visit],
+                (v_left + v_planned - v_visit) / (v_planned - v_visit + 1)
+            );
+            v_left := v_left - v_quantum[v_visit];
+            EXIT WHEN v_left = 0;
+        END LOOP;
+        v_planned := cardinality(v_quantum);
+        v_walked := v_ahead.ordinal[v_planned];
+        v_granted := array_fill(0, ARRAY[v_planned]);
+        v_disposition := array_fill(NULL::text, ARRAY[v_planned]);
+        v_out_visit := '{}';
+        v_out_ordinal := '{}';
+        v_out_id := '{}';
+        v_out_class := '{}';
+        v_out_poison := '{}';
+        v_out_eligible := '{}';
+
+        ------------------------------------------------------------------------------------------------
+        -- Partitions: locked in a statement of their own, so that the counts that follow see what is committed.
+        ------------------------------------------------------------------------------------------------
+        SELECT
+            array_agg(
+                CASE WHEN locked.found THEN coalesce(locked.max_active, v_policy.max_active) END
+                ORDER BY visit.ordinal
+            ) AS cap,
+            array_agg(v_known_admitted[array_position(v_known_scope, visit.scope_key)] ORDER BY visit.ordinal) AS admitted
+        INTO v_partition
+        FROM unnest(v_ahead.scope[:v_planned]) WITH ORDINALITY AS visit (scope_key, ordinal)
+        LEFT JOIN LATERAL (
+            SELECT true AS found, part.max_active
+            FROM tenantfair_partition AS part
+            WHERE part.scope_key = visit.scope_key
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS locked ON true;
+        v_cap := v_partition.cap;
+        v_admitted := v_partition.admitted;
+
+        ------------------------------------------------------------------------------------------------
+        -- Simple visits, all at once: count, freeze a page of candidates, lock as many of it as the quantum asks.
+        ------------------------------------------------------------------------------------------------
+        SELECT
+            array_agg(visit.ordinal::integer) AS visit,
+            array_agg(admitted.n::integer) AS admitted,
+            array_agg(page.n) AS page,
+            array_agg(locked.id) AS id,
+            array_agg(locked.queued) AS queued
+        INTO v_simple
+        FROM unnest(
+            v_ahead.scope[:v_planned],
+            v_ahead.careful[:v_planned],
+            v_ahead.queued[:v_planned],
+            v_quantum,
+            v_cap,
+            v_admitted
+        ) WITH ORDINALITY AS visit (scope_key, careful, queued, quantum, cap, admitted, ordinal)
+        CROSS JOIN LATERAL (
+            SELECT
+                CASE
+                    WHEN visit.admitted IS NOT NULL THEN visit.admitted
+                    WHEN visit.cap = c_unlimited OR NOT visit.queued THEN NULL
+                    ELSE
+                        (
+                            SELECT count(*)
+                            FROM (
+                                SELECT
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = visit.scope_key
+                                    AND run.wake_at IS NOT NULL
+                                    AND run.tenant_admitted_at IS NOT NULL
+                                LIMIT visit.cap
+                            ) AS admitted_ready
+                        )
+                        + (
+                            SELECT count(*)
+                            FROM (
+                                SELECT
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = visit.scope_key
+                                    AND run.claim_token IS NOT NULL
+                                    AND run.tenant_admitted_at IS NOT NULL
+                                LIMIT visit.cap
+                            ) AS admitted_claimed
+                        )
+                END AS n
+        ) AS admitted
+        CROSS JOIN LATERAL (
+            SELECT
+                count(*)::integer AS n,
+                count(*) FILTER (WHERE NOT candidate.queued) AS admitted,
+                array_agg(candidate.id ORDER BY candidate.queued, candidate.wake_at, candidate.id) AS ids
+            FROM (
+                (
+                    SELECT run.id, run.wake_at, false AS queued
+                    FROM tenantfair_run AS run
+                    WHERE run.scope_key = visit.scope_key
+                        AND run.wake_at <= p_now
+                        AND run.tenant_admitted_at IS NOT NULL
+                    ORDER BY run.wake_at, run.id
+                    LIMIT c_page
+                )
+                UNION ALL
+                (
+                    SELECT run.id, run.wake_at, true
+                    FROM tenantfair_run AS run
+                    WHERE run.scope_key = visit.scope_key
+                        AND run.wake_at <= p_now
+                        AND run.tenant_admitted_at IS NULL
+                    ORDER BY run.wake_at, run.id
+                    LIMIT CASE
+                        WHEN NOT visit.queued THEN 0
+                        ELSE least(visit.quantum, greatest(visit.cap - coalesce(admitted.n, 0), 0))
+                    END
+                )
+            ) AS candidate
+        ) AS page
+        LEFT JOIN LATERAL (
+            SELECT run.id, frozen.place > page.admitted AS queued
+            FROM unnest(page.ids[:c_page]) WITH ORDINALITY AS frozen (id, place)
+            JOIN tenantfair_run AS run ON run.id = frozen.id
+            ORDER BY frozen.place
+            LIMIT visit.quantum
+            FOR NO KEY UPDATE OF run SKIP LOCKED
+        ) AS locked ON true
+        WHERE visit.cap IS NOT NULL AND NOT visit.careful;
+
+        ------------------------------------------------------------------------------------------------
+        -- Recheck in a fresh snapshot: admitted rows one by one, the queue as an unbroken run of locked heads.
+        ------------------------------------------------------------------------------------------------
+        WITH locked AS (
+            SELECT frozen.visit, frozen.id, frozen.queued
+            FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
+            WHERE frozen.id IS NOT NULL
+        ),
+        prefix AS (
+            SELECT
+                queue.visit,
+                head.id,
+                head.wake_at,
+                bool_and(head.id = ANY (v_simple.id) AND head.claim_attempts < p_max_attempts)
+                    OVER (PARTITION BY queue.visit ORDER BY head.wake_at, head.id) AS unbroken
+            FROM (
+                SELECT locked.visit, count(*) AS n
+                FROM locked
+                WHERE locked.queued
+                GROUP BY locked.visit
+            ) AS queue
+            CROSS JOIN LATERAL (
+                SELECT run.id, run.wake_at, run.claim_attempts
+                FROM tenantfair_run AS run
+                WHERE run.scope_key = v_ahead.scope[queue.visit]
+                    AND run.wake_at <= p_now
+                    AND run.tenant_admitted_at IS NULL
+                ORDER BY run.wake_at, run.id
+                LIMIT queue.n
+            ) AS head
+        ),
+        kept AS (
+            SELECT locked.visit, run.id, run.wake_at, 'admitted_ready' AS class
+            FROM locked
+            JOIN tenantfair_run AS run ON run.id = locked.id
+            WHERE NOT locked.queued
+                AND run.scope_key = v_ahead.scope[locked.visit]
+                AND run.wake_at <= p_now
+                AND run.tenant_admitted_at IS NOT NULL
+                AND run.claim_attempts < p_max_attempts
+            UNION ALL
+            SELECT prefix.visit, prefix.id, prefix.wake_at, 'queued_ready'
+            FROM prefix
+            WHERE prefix.unbroken
+        ),
+        numbered AS (
+            SELECT
+                kept.*,
+                row_number() OVER (PARTITION BY kept.visit ORDER BY kept.class, kept.wake_at, kept.id) AS ordinal
+            FROM kept
+        )
+        SELECT
+            coalesce(array_agg(numbered.visit), '{}') AS visit,
+            coalesce(array_agg(numbered.ordinal::integer), '{}') AS ordinal,
+            coalesce(array_agg(numbered.id), '{}') AS id,
+            coalesce(array_agg(numbered.class), '{}') AS class,
+            coalesce(array_agg(numbered.wake_at), '{}') AS eligible
+        INTO v_kept
+        FROM numbered;
+        v_out_visit := v_kept.visit;
+        v_out_ordinal := v_kept.ordinal;
+        v_out_id := v_kept.id;
+        v_out_class := v_kept.class;
+        v_out_eligible := v_kept.eligible;
+        v_out_poison := array_fill(false, ARRAY[cardinality(v_out_id)]);
+        FOREACH v_place IN ARRAY v_out_visit LOOP
+            v_granted[v_place] := v_granted[v_place] + 1;
+        END LOOP;
+
+        FOR v_visit IN 1..v_planned LOOP
+            IF v_cap[v_visit] IS NULL THEN
+                v_disposition[v_visit] := 'partition_lock_skip';
+                v_skipped := v_skipped + 1;
+                CONTINUE;
+            END IF;
+
+            IF NOT v_ahead.careful[v_visit] THEN
+                v_place := array_position(v_simple.visit, v_visit);
+                v_slots := v_cap[v_visit] - v_simple.admitted[v_place]
+                    - (
+                        SELECT count(*)
+                        FROM unnest(v_out_visit, v_out_class) AS outcome (visit, class)
+                        WHERE outcome.visit = v_visit AND outcome.class = 'queued_ready'
+                    );
+                v_ready_served := v_ready_served OR v_granted[v_visit] > 0;
+                v_disposition[v_visit] := CASE
+                    WHEN v_granted[v_visit] > 0 THEN 'grant'
+                    WHEN v_simple.page[v_place] = 0 AND v_slots <= 0 THEN 'cap_debt_denial'
+                    WHEN v_simple.page[v_place] = 0 THEN 'empty_page'
+                    WHEN v_simple.id[v_place] IS NULL THEN 'lock_miss'
+                    -- Still due and still ours to lock, so an older or a locked head stands before it.
+                    WHEN EXISTS (
+                        SELECT
+                        FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
+                        JOIN tenantfair_run AS run ON run.id = frozen.id
+                        WHERE frozen.visit = v_visit
+                            AND frozen.queued
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NULL
+                            AND run.claim_attempts < p_max_attempts
+                    ) THEN 'denied'
+                    ELSE 'stale'
+                END;
+            ELSE
+                --------------------------------------------------------------------------------------------
+                -- A careful visit: both classes and poison, in the order the call's history asks for.
+                --------------------------------------------------------------------------------------------
+                -- Counted a page beyond the cap: poison may free a slot, but never one that debt still holds.
+                v_slots := v_cap[v_visit] - coalesce(
+                    v_admitted[v_visit],
+                    (
+                        SELECT count(*)
+                        FROM (
+                            SELECT
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = v_ahead.scope[v_visit]
+                                AND run.wake_at IS NOT NULL
+                                AND run.tenant_admitted_at IS NOT NULL
+                            LIMIT v_cap[v_visit]::bigint + c_page
+                        ) AS admitted_ready
+                    )
+                    + (
+                        SELECT count(*)
+                        FROM (
+                            SELECT
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = v_ahead.scope[v_visit]
+                                AND run.claim_token IS NOT NULL
+                                AND run.tenant_admitted_at IS NOT NULL
+                            LIMIT v_cap[v_visit]::bigint + c_page
+                        ) AS admitted_claimed
+                    )
+                );
+
+                WITH ready AS (
+                    SELECT run.id, run.wake_at, run.claim_attempts
+                    FROM tenantfair_run AS run
+                    WHERE run.scope_key = v_ahead.scope[v_visit]
+                        AND run.wake_at <= p_now
+                        AND run.tenant_admitted_at IS NOT NULL
+                    ORDER BY run.wake_at, run.id
+                    LIMIT c_page
+                ),
+                queued AS (
+                    SELECT run.id, run.wake_at, run.claim_attempts
+                    FROM tenantfair_run AS run
+                    WHERE run.scope_key = v_ahead.scope[v_visit]
+                        AND run.wake_at <= p_now
+                        AND run.tenant_admitted_at IS NULL
+                    ORDER BY run.wake_at, run.id
+                    LIMIT c_page - (SELECT count(*) FROM ready)
+                ),
+                expired AS (
+                    SELECT run.id, run.claimed_at, run.claim_attempts
+                    FROM tenantfair_run AS run
+                    WHERE run.scope_key = v_ahead.scope[v_visit]
+                        AND run.claim_token IS NOT NULL
+                        AND run.claimed_at < p_expired_before
+                        AND run.tenant_admitted_at IS NOT NULL
+                    ORDER BY run.claimed_at, run.id
+                    LIMIT c_page
+                ),
+                candidate AS (
+                    SELECT
+                        ready.id,
+                        'admitted_ready' AS class,
+                        ready.claim_attempts >= p_max_attempts AS poison,
+                        ready.wake_at AS eligible,
+                        0::bigint AS queue_place,
+                        row_number() OVER (ORDER BY ready.wake_at, ready.id) = 1 AS head
+                    FROM ready
+                    UNION ALL
+                    SELECT
+                        queued.id,
+                        'queued_ready',
+                        queued.claim_attempts >= p_max_attempts,
+                        queued.wake_at,
+                        row_number() OVER queue,
+                        row_number() OVER queue = 1 AND NOT EXISTS (SELECT FROM ready)
+                    FROM queued
+                    WINDOW queue AS (ORDER BY queued.wake_at, queued.id)
+                    UNION ALL
+                    SELECT
+                        expired.id,
+                        'expired',
+                        expired.claim_attempts >= p_max_attempts,
+                        expired.claimed_at,
+                        0,
+                        row_number() OVER (ORDER BY expired.claimed_at, expired.id) = 1
+                    FROM expired
+                ),
+                ranked AS (
+                    SELECT
+                        candidate.*,
+                        row_number() OVER (
+                            ORDER BY
+                                -- the head of a class this call has not served, when it can be served at all
+                                p_demand > 1
+                                    AND candidate.head
+                                    AND NOT CASE
+                                        WHEN candidate.class = 'expired' THEN v_expired_served
+                                        ELSE v_ready_served
+                                    END
+                                    AND (
+                                        candidate.class <> 'queued_ready'
+                                        OR v_slots + coalesce(
+                                            (
+                                                SELECT (other.poison AND NOT v_expired_served)::integer
+                                                FROM candidate AS other
+                                                WHERE other.head AND other.class = 'expired'
+                                            ),
+                                            0
+                                        ) > 0
+                                    ) DESC,
+                                candidate.class <> 'queued_ready' DESC,
+                                p_demand = 1 AND candidate.head DESC,
+                                p_demand = 1 AND (candidate.class = 'expired') = (p_preference = 'expired') DESC NULLS LAST,
+                                candidate.queue_place,
+                                candidate.poison DESC,
+                                candidate.eligible,
+                                candidate.id
+                        ) AS place
+                    FROM candidate
+                )
+                SELECT
+                    array_agg(ranked.id ORDER BY ranked.place) AS id,
+                    array_agg(ranked.class ORDER BY ranked.place) AS class,
+                    array_agg(ranked.poison ORDER BY ranked.place) AS poison
+                INTO v_page
+                FROM ranked
+                WHERE ranked.place <= c_page;
+
+                SELECT array_agg(locked.id)
+                INTO v_locked
+                FROM (
+                    SELECT run.id
+                    FROM unnest(v_page.id) WITH ORDINALITY AS frozen (id, place)
+                    JOIN tenantfair_run AS run ON run.id = frozen.id
+                    ORDER BY frozen.place
+                    FOR NO KEY UPDATE OF run SKIP LOCKED
+                ) AS locked;
+
+                WITH queue AS (
+                    SELECT head.id, row_number() OVER (ORDER BY head.wake_at, head.id) AS rank
+                    FROM (
+                        SELECT run.id, run.wake_at
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = v_ahead.scope[v_visit]
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NULL
+                        ORDER BY run.wake_at, run.id
+                        LIMIT c_page
+                    ) AS head
+                )
+                SELECT
+                    coalesce(array_agg(frozen.id ORDER BY frozen.place), '{}') AS id,
+                    array_agg(frozen.class ORDER BY frozen.place) AS class,
+                    array_agg(frozen.poison ORDER BY frozen.place) AS poison,
+                    array_agg(coalesce(run.wake_at, run.claimed_at) ORDER BY frozen.place) AS eligible,
+                    array_agg(
+                        CASE
+                            WHEN frozen.class = 'queued_ready'
+                            THEN (SELECT queue.rank FROM queue WHERE queue.id = frozen.id)
+                        END
+                        ORDER BY frozen.place
+                    ) AS rank
+                INTO v_kept
+                FROM unnest(v_page.id, v_page.class, v_page.poison)
+                    WITH ORDINALITY AS frozen (id, class, poison, place)
+                JOIN tenantfair_run AS run ON run.id = frozen.id
+                WHERE frozen.id = ANY (v_locked)
+                    AND run.scope_key = v_ahead.scope[v_visit]
+                    AND (run.claim_attempts >= p_max_attempts) = frozen.poison
+                    AND CASE frozen.class
+                        WHEN 'expired' THEN
+                            run.claim_token IS NOT NULL
+                            AND run.tenant_admitted_at IS NOT NULL
+                            AND run.claimed_at < p_expired_before
+                        ELSE
+                            run.wake_at <= p_now
+                            AND (run.tenant_admitted_at IS NULL) = (frozen.class = 'queued_ready')
+                    END;
+
+                v_rank := 1;
+                FOR v_place IN 1..cardinality(v_kept.id) LOOP
+                    EXIT WHEN v_granted[v_visit] = v_quantum[v_visit];
+                    IF v_kept.class[v_place] = 'queued_ready' THEN
+                        CONTINUE WHEN v_slots <= 0 OR v_kept.rank[v_place] IS DISTINCT FROM v_rank;
+                        v_rank := v_rank + 1;
+                        v_slots := v_slots - (NOT v_kept.poison[v_place])::integer;
+                    ELSE
+                        v_slots := v_slots + v_kept.poison[v_place]::integer;
+                    END IF;
+                    v_granted[v_visit] := v_granted[v_visit] + 1;
+                    v_out_visit := v_out_visit || v_visit;
+                    v_out_ordinal := v_out_ordinal || v_granted[v_visit];
+                    v_out_id := v_out_id || v_kept.id[v_place];
+                    v_out_class := v_out_class || v_kept.class[v_place];
+                    v_out_poison := v_out_poison || v_kept.poison[v_place];
+                    v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
+                    IF v_kept.class[v_place] = 'expired' THEN
+                        v_expired_served := true;
+                    ELSE
+                        v_ready_served := true;
+                    END IF;
+                END LOOP;
+
+                v_disposition[v_visit] := CASE
+                    WHEN v_granted[v_visit] > 0 THEN 'grant'
+                    WHEN v_page.id IS NULL THEN 'empty_page'
+                    WHEN v_locked IS NULL THEN 'lock_miss'
+                    WHEN cardinality(v_kept.id) = 0 THEN 'stale'
+                    WHEN v_slots <= 0 AND 'queued_ready' = ANY (v_page.class) THEN 'cap_debt_denial'
+                    ELSE 'denied'
+                END;
+            END IF;
+
+            IF v_slots IS NOT NULL THEN
+                v_place := array_position(v_known_scope, v_ahead.scope[v_visit]);
+                IF v_place IS NULL THEN
+                    v_known_scope := v_known_scope || v_ahead.scope[v_visit];
+                    v_known_admitted := v_known_admitted || (v_cap[v_visit] - v_slots);
+                ELSE
+                    v_known_admitted[v_place] := v_cap[v_visit] - v_slots;
+                END IF;
+            END IF;
+
+            CASE v_disposition[v_visit]
+                WHEN 'grant' THEN v_grants := v_grants - 1;
+                WHEN 'empty_page' THEN v_empty := v_empty + 1;
+                WHEN 'cap_debt_denial' THEN v_capped := v_capped + 1;
+                WHEN 'lock_miss' THEN v_missed := v_missed + 1;
+                WHEN 'stale' THEN v_stale := v_stale + 1;
+                WHEN 'denied' THEN v_denied := v_denied + 1;
+            END CASE;
+        END LOOP;
+
+        ------------------------------------------------------------------------------------------------
+        -- Write: one statement for all outcomes of the plan, and one step of every granting scope's epoch.
+        ------------------------------------------------------------------------------------------------
+        IF cardinality(v_out_id) > 0 THEN
+            RETURN QUERY
+            WITH served AS (
+                UPDATE tenantfair_partition AS part
+                SET
+                    admission_epoch = part.admission_epoch + 1,
+                    updated_at = p_now
+                FROM unnest(v_ahead.scope[:v_planned], v_granted) AS visit (scope_key, granted)
+                WHERE part.scope_key = visit.scope_key AND visit.granted > 0
+            )
+            UPDATE tenantfair_run AS run
+            SET
+                wake_at = NULL,
+                claim_token = CASE WHEN NOT outcome.poison THEN gen_random_uuid() END,
+                claimed_at = CASE WHEN NOT outcome.poison THEN p_now END,
+                claimed_by = CASE WHEN NOT outcome.poison THEN current_setting('application_name') END,
+                tenant_admitted_at = CASE WHEN NOT outcome.poison THEN coalesce(run.tenant_admitted_at, p_now) END,
+                claim_attempts = run.claim_attempts + (NOT outcome.poison)::integer,
+                poisoned_at = CASE WHEN outcome.poison THEN p_now END,
+                poison_reason = CASE WHEN outcome.poison THEN 'max_claim_attempts_exceeded' END,
+                started_at = CASE WHEN outcome.poison THEN run.started_at ELSE coalesce(run.started_at, p_now) END,
+                last_attempted_at = CASE WHEN outcome.poison THEN run.last_attempted_at ELSE p_now END,
+                worker_ids = CASE
+                    WHEN outcome.poison THEN run.worker_ids
+                    WHEN jsonb_array_length(run.worker_ids) < c_workers
+                    THEN run.worker_ids || to_jsonb(current_setting('application_name'))
+                    ELSE run.worker_ids - 0 || to_jsonb(current_setting('application_name'))
+                END
+            FROM unnest(v_out_visit, v_out_ordinal, v_out_id, v_out_class, v_out_poison, v_out_eligible)
+                AS outcome (visit, ordinal, id, class, poison, eligible)
+            WHERE run.id = outcome.id
+            RETURNING
+                'outcome',
+                NULL::text,
+                run.run_id,
+                run.tenant_id,
+                run.task_path,
+                run.args,
+                run.kwargs,
+                run.state,
+                run.pending_signals,
+                run.checkpoint_seq,
+                run.failures,
+                run.retry_limit::integer,
+                run.claim_abandons,
+                run.queue_name,
+                run.backend,
+                run.enqueued_at,
+                run.started_at,
+                run.errors,
+                run.worker_ids,
+                run.claim_token,
+                run.claimed_at,
+                run.claim_attempts,
+                run.poisoned_at,
+                run.poison_reason,
+                outcome.class,
+                outcome.eligible,
+                v_call_token,
+                pg_current_xact_id()::text::bigint,
+                p_demand,
+                v_inspections + v_ahead.ordinal[outcome.visit],
+                outcome.ordinal,
+                NULL::bigint,
+                CASE
+                    WHEN v_ahead.ordinal[outcome.visit] = 1 THEN v_cursor
+                    ELSE v_ahead.positions[v_ahead.ordinal[outcome.visit] - 1]
+                END,
+                NULL::bigint,
+                v_ahead.positions[v_ahead.ordinal[outcome.visit]],
+                v_ahead.positions[v_ahead.ordinal[outcome.visit]],
+                run.scope_key,
+                CASE outcome.class
+                    WHEN 'expired' THEN 'expired_recovery'
+                    WHEN 'queued_ready' THEN 'queued_promotion'
+                    ELSE 'admitted_reacquisition'
+                END,
+                NULL::integer,
+                1::bigint,
+                NULL::integer,
+                NULL::jsonb;
+        END IF;
+
+        IF p_trace THEN
+            v_rank := 1;
+            FOR v_visit IN 1..v_walked LOOP
+                row_kind := 'inspection';
+                transaction_id := pg_current_xact_id()::text::bigint;
+                visit_ordinal := v_inspections + v_visit;
+                cursor_before := CASE WHEN v_visit = 1 THEN v_cursor ELSE v_ahead.positions[v_visit - 1] END;
+                cursor_after := v_ahead.positions[v_visit];
+                ring_position := v_ahead.positions[v_visit];
+                scope_key := v_ahead.scopes[v_visit];
+                IF v_ahead.ordinal[v_rank] = v_visit THEN
+                    disposition := v_disposition[v_rank];
+                    outcome_count := v_granted[v_rank];
+                    v_rank := v_rank + 1;
+                ELSE
+                    disposition := CASE WHEN v_ahead.at_cap[v_visit] THEN 'cap_debt_denial' ELSE 'empty_page' END;
+                    outcome_count := 0;
+                END IF;
+                epoch_delta := (outcome_count > 0)::integer;
+                RETURN NEXT;
+            END LOOP;
+            outcome_count := 0;
+            epoch_delta := 0;
+        END IF;
+
+        v_capped := v_capped + v_ahead.capped_before[v_planned];
+        v_empty := v_empty + v_walked - v_planned - v_ahead.capped_before[v_planned];
+        v_outcomes := v_outcomes + cardinality(v_out_id);
+        v_demand := v_demand - cardinality(v_out_id);
+        v_inspections := v_inspections + v_walked;
+        v_visits := v_visits - v_walked;
+        v_cursor := v_ahead.positions[v_walked];
+        v_from := v_cursor;
+        IF v_walked = v_ahead.n AND v_ahead.n < v_chunk THEN
+            v_wrapping := true;
+            v_from := 0;
+        END IF;
+    END LOOP;
+
+    IF v_inspections > 0 THEN
+        UPDATE tenantfair_policy AS policy
+        SET
+            scan_ring_position = v_cursor,
+            scan_laps = v_laps,
+            updated_at = p_now
+        WHERE policy.id = 1;
+    END IF;
+    PERFORM set_config('lock_timeout', v_caller_timeout, true);
+
+    row_kind := 'call';
+    transaction_id := pg_current_xact_id()::text::bigint;
+    visit_ordinal := NULL;
+    ring_position := NULL;
+    scope_key := NULL;
+    disposition := NULL;
+    epoch_delta := NULL;
+    outcome_count := v_outcomes;
+    inspections := v_inspections;
+    laps_before := v_policy.scan_laps;
+    cursor_before := v_policy.scan_ring_position;
+    laps_after := v_laps;
+    cursor_after := v_cursor;
+    denials := jsonb_build_object(
+        'partition_lock_skip', v_skipped,
+        'empty_page', v_empty,
+        'lock_miss', v_missed,
+        'stale', v_stale,
+        'cap_debt_denial', v_capped,
+        'denied', v_denied
+    );
+    RETURN NEXT;
+END
+$tenantfair_claim$;

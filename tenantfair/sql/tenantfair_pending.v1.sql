@@ -1,0 +1,20 @@
+-- What an open transaction has done to the unfinished counts and nobody else can see yet: one row per
+-- scope and statement, read and removed by the same transaction's fold. Unlogged, since no row outlives
+-- the transaction that wrote it; a crash empties the table together with those transactions.
+
+CREATE UNLOGGED TABLE tenantfair_pending (
+    xid       xid8 NOT NULL,
+    opens     boolean NOT NULL,
+    scope_key text COLLATE "C" NOT NULL,
+    delta     bigint NOT NULL
+)
+WITH (
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_threshold = 2147483647
+);
+
+CREATE INDEX tenantfair_pending_xid ON tenantfair_pending (xid, opens);
+
+COMMENT ON TABLE tenantfair_pending IS 'deltas of open transactions, folded into tenantfair_schedule at commit';

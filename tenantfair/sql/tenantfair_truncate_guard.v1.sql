@@ -1,0 +1,44 @@
+-- A TRUNCATE may empty the domain, never contradict it. AFTER triggers see the outcome of the whole statement,
+-- so Django's flush, which truncates every table at once, passes; a TRUNCATE that leaves counts without their
+-- runs, or partitions without their ring positions, is refused.
+
+CREATE OR REPLACE FUNCTION tenantfair_truncate_guard()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    SECURITY DEFINER
+    SET search_path FROM CURRENT
+AS $tenantfair_truncate_guard$
+BEGIN
+    IF TG_TABLE_NAME = 'tenantfair_run' THEN
+        -- The runs this transaction noted are gone with the rest.
+        DELETE FROM tenantfair_pending WHERE xid = pg_current_xact_id();
+        IF EXISTS (SELECT FROM tenantfair_schedule WHERE in_ring) THEN
+            RAISE EXCEPTION 'TRUNCATE of runs would leave their counts behind'
+                USING
+                    ERRCODE = 'integrity_constraint_violation',
+                    HINT = 'DELETE the runs, or TRUNCATE all tables of tenantfair in one statement.';
+        END IF;
+        RETURN NULL;
+    END IF;
+
+    IF EXISTS (SELECT FROM tenantfair_partition)
+        OR EXISTS (SELECT FROM tenantfair_run WHERE finished_at IS NULL)
+    THEN
+        RAISE EXCEPTION 'TRUNCATE of the ring would leave partitions or unfinished runs without it'
+            USING
+                ERRCODE = 'integrity_constraint_violation',
+                HINT = 'TRUNCATE all tables of tenantfair in one statement.';
+    END IF;
+    RETURN NULL;
+END
+$tenantfair_truncate_guard$;
+
+CREATE OR REPLACE TRIGGER tenantfair_run_truncate_guard
+    AFTER TRUNCATE ON tenantfair_run
+    FOR EACH STATEMENT
+    EXECUTE FUNCTION tenantfair_truncate_guard();
+
+CREATE OR REPLACE TRIGGER tenantfair_schedule_truncate_guard
+    AFTER TRUNCATE ON tenantfair_schedule
+    FOR EACH STATEMENT
+    EXECUTE FUNCTION tenantfair_truncate_guard();

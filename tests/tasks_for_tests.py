@@ -1,0 +1,235 @@
+"""Tasks that tests enqueue and execute: one for each way in which a task can behave."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from datetime import timedelta
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+
+from tenantfair.backend import for_tenant
+from tenantfair.compat import task
+from tenantfair.models import Run
+from tenantfair.tenants import current_tenant
+
+
+class Unprintable(Exception):
+    """Cannot be turned into text, by any way."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def not_a_task() -> None:
+    """A function and nothing more."""
+
+
+def doubled(function: Any) -> Any:
+    """A decorator that hands its function one argument more than it is given."""
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function("added", *args, **kwargs)
+
+    wrapper.__wrapped__ = function
+    wrapper.__module__, wrapper.__qualname__, wrapper.__name__ = function.__module__, function.__qualname__, function.__name__
+    return wrapper
+
+
+@task
+def echo(*args: Any, **kwargs: Any) -> list[Any]:
+    return [list(args), kwargs]
+
+
+@task
+def add(left: int, right: int = 1) -> int:
+    return left + right
+
+
+@task
+@doubled
+def decorated(added: str, given: str) -> str:
+    return f"{added} {given}"
+
+
+@task
+async def add_async(left: int, right: int = 1) -> int:
+    await asyncio.sleep(0)
+    return left + right
+
+
+@task
+def where() -> list[Any]:
+    """The tenant that is current, and the thread."""
+    return [current_tenant(), threading.get_ident()]
+
+
+@task
+async def where_async() -> list[Any]:
+    """The same as seen by synchronous code inside a coroutine."""
+    return [current_tenant(), await sync_to_async(threading.get_ident)()]
+
+
+@task
+async def count_runs_async() -> int:
+    return await Run.objects.acount()
+
+
+@task
+def fail(text: str = "no") -> None:
+    raise ValueError(text)
+
+
+@task
+async def fail_async(text: str = "no") -> None:
+    raise ValueError(text)
+
+
+RAISED = {
+    "ValueError": ValueError("no"),
+    "SystemExit": SystemExit(3),
+    "KeyboardInterrupt": KeyboardInterrupt(),
+    "GeneratorExit": GeneratorExit(),
+    "MemoryError": MemoryError(),
+    "StopIteration": StopIteration(),
+    "CancelledError": asyncio.CancelledError(),
+    "Unprintable": Unprintable(),
+    "NUL": ValueError("a\0b"),
+    "surrogate": ValueError("\ud800"),
+    "long": ValueError("x" * 1_000_000),
+    "group": BaseExceptionGroup("several", [ValueError("no"), SystemExit(1)]),
+}
+
+
+@task
+def raise_named(name: str) -> None:
+    raise RAISED[name]
+
+
+@task
+async def raise_named_async(name: str) -> None:
+    raise RAISED[name]
+
+
+@task
+def recurse() -> None:
+    recurse.func()
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Hostile(dict[str, Any]):
+    """A mapping that falls over as soon as it is read."""
+
+    def items(self) -> Any:
+        raise SystemExit("hostile")
+
+
+UNSTORABLE = {
+    "nan": lambda: math.nan,
+    "infinity": lambda: [-math.inf],
+    "NUL": lambda: "a\0",
+    "NUL in a key": lambda: {"a\0": 1},
+    "surrogate": lambda: {"text": "\ud800"},
+    "set": lambda: {1, 2},
+    "model": lambda: Run(),
+    "deep": lambda: nested(20_000),
+    "large": lambda: "x" * 20_000_000,
+    "function": lambda: not_a_task,
+    "hostile": Hostile,
+}
+
+
+@task
+def return_unstorable(name: str) -> Any:
+    return UNSTORABLE[name]()
+
+
+@task
+def break_the_transaction() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1/0")
+
+
+@task
+def enqueue_another(tenant: str | None = None) -> str:
+    """Enqueue for the run's own tenant, or for another one by name."""
+    return str((echo if tenant is None else for_tenant(echo, tenant)).enqueue("child").id)
+
+
+@task(takes_context=True)
+def attempt_number(context: Any) -> list[Any]:
+    return [str(context.run_id), context.task_result.id, context.attempt, context.tenant_id, context.state]
+
+
+@task(takes_context=True)
+def with_context(context: Any, *steps: Any) -> Any:
+    """Do what `steps` say, in order: the name of a method or attribute of the context, and its arguments."""
+    return follow(context, steps)
+
+
+@task(takes_context=True)
+def with_context_swallowing(context: Any, *steps: Any) -> str:
+    """As `with_context`, in a task that survives every `Exception`."""
+    try:
+        follow(context, steps)
+    except Exception as error:
+        return f"swallowed {type(error).__name__}"
+    return "returned"
+
+
+@task(takes_context=True)
+async def with_context_async(context: Any, state: Any) -> None:
+    await context.acheckpoint(state)
+    context.snooze(delay=timedelta(hours=1))
+
+
+def follow(context: Any, steps: Any) -> Any:
+    answer = None
+    for name, arguments in steps:
+        found = getattr(context, name)
+        if "delay" in arguments:
+            arguments = {**arguments, "delay": timedelta(seconds=arguments["delay"])}
+        answer = found(**arguments) if callable(found) else found
+    return answer
+
+
+@task(takes_context=True)
+def checkpoint_and_roll_back(context: Any) -> None:
+    with transaction.atomic():
+        context.checkpoint("lost")
+        raise ValueError("no")
+
+
+@task(takes_context=True)
+def three_steps(context: Any) -> str:
+    """Count the starts in the saved state: yield, then snooze to now, then complete."""
+    step = (context.state or 0) + 1
+    if step == 1:
+        context.yield_(state=step)
+    if step == 2:
+        context.snooze(delay=timedelta(0), state=step)
+    return f"done in {step}"
+
+
+@task(takes_context=True)
+def approval(context: Any) -> list[Any]:
+    """Wait for a signal and return what it brought."""
+    if not (payloads := context.signals):
+        context.wait(state="asked")
+    return [context.state, payloads]
+
+
+@task(takes_context=True)
+def for_ever(context: Any) -> None:
+    context.yield_()

@@ -1,0 +1,316 @@
+"""The count moves once, at commit, and comes back with every kind of rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from tests.rows import FINISH_ALL, Session, assert_exact, counts, enqueue, insert_run, script, sessions
+
+SECOND_ENQUEUE = "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now())"
+
+
+@pytest.fixture
+def session(transactional_db: None) -> Iterator[Callable[..., Session]]:
+    with sessions() as another:
+        yield another
+
+
+@pytest.fixture
+def other(session: Callable[..., Session]) -> Session:
+    """Somebody who sees only what is committed."""
+    return session()
+
+
+@pytest.fixture
+def db(session: Callable[..., Session]) -> Session:
+    return session()
+
+
+@pytest.mark.conformance(14)
+def test_count_appears_at_commit_together_with_its_run(db: Session, other: Session) -> None:
+    db.execute("BEGIN")
+    enqueue(db, "a", 3)
+    assert counts(other) == {}
+    db.execute("COMMIT")
+    assert counts(other) == {"a": 3}
+    assert_exact(other)
+
+
+@pytest.mark.conformance(14)
+def test_count_is_visible_in_its_own_transaction_after_a_fold(db: Session) -> None:
+    script(db, "BEGIN", SECOND_ENQUEUE, "SELECT tenantfair_fold()")
+    assert counts(db) == {"a": 1}
+    db.execute("ROLLBACK")
+    assert counts(db) == {}
+
+
+def test_rollback_leaves_neither_run_nor_partition(db: Session) -> None:
+    script(db, "BEGIN", SECOND_ENQUEUE, "ROLLBACK")
+    assert db.execute("SELECT count(*) FROM tenantfair_partition").fetchone() == (0,)
+    assert_exact(db)
+
+
+def test_savepoint_rollback_takes_back_only_its_own_part(db: Session) -> None:
+    script(db, "BEGIN", SECOND_ENQUEUE, "SAVEPOINT s")
+    enqueue(db, "a", 10)
+    enqueue(db, "b", 10)
+    script(db, "ROLLBACK TO s", SECOND_ENQUEUE, "COMMIT")
+    assert counts(db) == {"a": 2}
+    assert_exact(db)
+
+
+def test_first_note_lost_in_a_savepoint_is_opened_again(db: Session) -> None:
+    script(db, "BEGIN", "SAVEPOINT s", SECOND_ENQUEUE, "ROLLBACK TO s", SECOND_ENQUEUE, "COMMIT")
+    assert counts(db) == {"a": 1}
+    assert_exact(db)
+
+
+@pytest.mark.parametrize("ends", ["RELEASE {}", "ROLLBACK TO {}"])
+def test_nested_savepoints(db: Session, ends: str) -> None:
+    db.execute("BEGIN")
+    for depth in range(4):
+        db.execute(f"SAVEPOINT s{depth}")
+        enqueue(db, f"t{depth % 2}", depth + 1)
+    db.execute(ends.format("s2"))
+    enqueue(db, "t0")
+    script(db, "SAVEPOINT again", FINISH_ALL, "ROLLBACK TO again", "COMMIT")
+    assert counts(db) == ({"t0": 5, "t1": 6} if ends.startswith("RELEASE") else {"t0": 2, "t1": 2})
+    assert_exact(db)
+
+
+@pytest.mark.conformance(19)
+@pytest.mark.parametrize("change", [FINISH_ALL, "DELETE FROM tenantfair_run"])
+def test_count_below_zero_fails_the_commit_and_changes_nothing(db: Session, change: str) -> None:
+    run = insert_run(db, "a")
+    script(
+        db,
+        "SET session_replication_role = replica",
+        "UPDATE tenantfair_schedule SET unfinished_count = 0",
+        "RESET session_replication_role",
+        "BEGIN",
+    )
+    db.execute(change)
+    with pytest.raises(errors.CheckViolation):
+        db.execute("COMMIT")
+    assert counts(db) == {"a": 0}
+    assert db.execute("SELECT id, status FROM tenantfair_run").fetchall() == [(run, "running")]
+    assert db.execute("SELECT count(*) FROM tenantfair_pending").fetchone() == (0,)
+
+
+def test_failed_fold_inside_a_savepoint_leaves_the_transaction_usable(db: Session) -> None:
+    enqueue(db, "a")
+    script(
+        db,
+        "SET session_replication_role = replica",
+        "UPDATE tenantfair_schedule SET unfinished_count = 0",
+        "RESET session_replication_role",
+        "BEGIN",
+        "SAVEPOINT s",
+        "DELETE FROM tenantfair_run",
+    )
+    with pytest.raises(errors.CheckViolation):
+        db.execute("SELECT tenantfair_fold()")
+    db.execute("ROLLBACK TO s")
+    with pytest.raises(errors.IntegrityConstraintViolation):
+        db.execute("UPDATE tenantfair_schedule SET unfinished_count = 1")
+    script(db, "ROLLBACK TO s", SECOND_ENQUEUE, "COMMIT")
+    assert counts(db) == {"a": 1}
+
+
+def test_set_constraints_immediate_counts_at_once_and_deferred_counts_later(db: Session) -> None:
+    script(db, "BEGIN", SECOND_ENQUEUE, "SET CONSTRAINTS ALL IMMEDIATE")
+    assert counts(db) == {"a": 1}
+    enqueue(db, "a", 2)
+    enqueue(db, "b", 1)
+    db.execute("UPDATE tenantfair_run SET status = 'waiting', wake_at = NULL WHERE tenant_id = 'b'")
+    assert counts(db) == {"a": 3, "b": 1}
+    db.execute("SET CONSTRAINTS ALL DEFERRED")
+    enqueue(db, "a", 4)
+    assert counts(db) == {"a": 3, "b": 1}
+    db.execute("COMMIT")
+    assert counts(db) == {"a": 7, "b": 1}
+    assert_exact(db)
+
+
+def test_immediate_fold_rolled_back_to_a_savepoint_is_done_again_at_commit(db: Session) -> None:
+    script(db, "BEGIN", SECOND_ENQUEUE, "SAVEPOINT s", "SET CONSTRAINTS ALL IMMEDIATE", "ROLLBACK TO s")
+    assert counts(db) == {}
+    db.execute("COMMIT")
+    assert counts(db) == {"a": 1}
+    assert_exact(db)
+
+
+def test_forced_fold_rolled_back_to_a_savepoint_is_done_again_at_commit(db: Session) -> None:
+    script(db, "BEGIN", SECOND_ENQUEUE, "SAVEPOINT s", SECOND_ENQUEUE, "SELECT tenantfair_fold()", SECOND_ENQUEUE)
+    assert counts(db) == {"a": 2}
+    script(db, "ROLLBACK TO s", "COMMIT")
+    assert counts(db) == {"a": 1}
+    assert_exact(db)
+
+
+def test_forced_fold_inside_a_released_savepoint_stays(db: Session) -> None:
+    script(db, "BEGIN", "SAVEPOINT s", SECOND_ENQUEUE, "SELECT tenantfair_fold()", "RELEASE s", SECOND_ENQUEUE, "COMMIT")
+    assert counts(db) == {"a": 2}
+    assert_exact(db)
+
+
+def test_transaction_may_fold_more_than_once(db: Session) -> None:
+    script(db, "BEGIN", SECOND_ENQUEUE, "SELECT tenantfair_fold()", SECOND_ENQUEUE, "SELECT tenantfair_fold()")
+    assert counts(db) == {"a": 2}
+    script(db, SECOND_ENQUEUE, FINISH_ALL, "SELECT tenantfair_fold()")
+    assert counts(db) == {"a": 0}
+    script(db, SECOND_ENQUEUE, "COMMIT")
+    assert counts(db) == {"a": 1}
+    assert_exact(db)
+
+
+def test_fold_with_nothing_noted_does_nothing(db: Session) -> None:
+    script(db, "SELECT tenantfair_fold()", "BEGIN", "SELECT tenantfair_fold()", "COMMIT")
+    assert counts(db) == {}
+
+
+@pytest.mark.parametrize("ending", ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN"])
+def test_chained_transactions_count_each_for_itself(db: Session, ending: str) -> None:
+    script(db, "BEGIN", SECOND_ENQUEUE)
+    db.execute(ending)
+    enqueue(db, "a", 10)
+    db.execute("COMMIT AND CHAIN")
+    enqueue(db, "a", 100)
+    db.execute("COMMIT")
+    assert counts(db) == {"a": 111 if ending.startswith("COMMIT") else 110}
+    assert_exact(db)
+
+
+@pytest.mark.parametrize("reset", ["RESET ALL", "SET SESSION AUTHORIZATION DEFAULT", "DEALLOCATE ALL", "SET search_path = ''"])
+def test_session_resets_in_the_middle_lose_nothing(db: Session, reset: str) -> None:
+    script(db, "BEGIN", SECOND_ENQUEUE)
+    db.execute(reset)
+    db.execute("INSERT INTO public.tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now())")
+    db.execute(reset)
+    script(db, "COMMIT", "RESET ALL")
+    assert counts(db) == {"a": 2}
+    assert_exact(db)
+
+
+def test_error_caught_in_a_procedure_takes_its_notes_with_it(db: Session) -> None:
+    db.execute("""
+        DO $$
+        BEGIN
+            INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now());
+            BEGIN
+                INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('b', 'tests.task', now());
+                PERFORM 1 / 0;
+            EXCEPTION WHEN division_by_zero THEN
+                NULL;
+            END;
+            INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('c', 'tests.task', now());
+        END
+        $$
+    """)
+    assert counts(db) == {"a": 1, "c": 1}
+    assert_exact(db)
+
+
+@pytest.mark.parametrize("ending", ["COMMIT PREPARED 'tenantfair-test'", "ROLLBACK PREPARED 'tenantfair-test'"])
+def test_prepared_transaction_counts_when_it_ends(db: Session, other: Session, ending: str) -> None:
+    """Until then it holds the counters it moved: commits for the same tenant wait, other tenants do not."""
+    enqueue(db, "a")
+    script(db, "BEGIN", SECOND_ENQUEUE, "PREPARE TRANSACTION 'tenantfair-test'")
+    try:
+        other.execute("SET lock_timeout = '2s'")
+        enqueue(other, "b")
+        with pytest.raises(errors.LockNotAvailable):
+            other.execute("SELECT FROM tenantfair_schedule WHERE scope_key = 'a' FOR NO KEY UPDATE NOWAIT")
+        assert counts(other) == {"a": 1, "b": 1}
+    finally:
+        db.execute(ending)
+    assert counts(db) == {"a": 2 if ending.startswith("COMMIT") else 1, "b": 1}
+    assert_exact(db)
+
+
+def test_table_can_be_altered_after_an_enqueue_in_the_same_transaction(db: Session) -> None:
+    script(
+        db,
+        "BEGIN",
+        SECOND_ENQUEUE,
+        "ALTER TABLE tenantfair_run ADD COLUMN of_the_host integer",
+        "CREATE INDEX of_the_host ON tenantfair_run (of_the_host)",
+        SECOND_ENQUEUE,
+        "ALTER TABLE tenantfair_run DROP COLUMN of_the_host",
+        "COMMIT",
+    )
+    assert counts(db) == {"a": 2}
+    assert_exact(db)
+
+
+@pytest.fixture
+def orders(db: Session) -> Iterator[None]:
+    """A host's table whose own deferred trigger enqueues, and deletes its order, which enqueues once more."""
+    db.execute("""
+        CREATE TABLE host_order (tenant text, last boolean);
+        CREATE FUNCTION host_order_placed() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES (NEW.tenant, 'tests.task', now());
+            IF NOT NEW.last THEN
+                INSERT INTO host_order VALUES (NEW.tenant, true);
+            END IF;
+            RETURN NULL;
+        END
+        $$;
+        CREATE CONSTRAINT TRIGGER host_order_placed AFTER INSERT ON host_order
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION host_order_placed();
+    """)
+    yield
+    db.execute("DROP TABLE host_order; DROP FUNCTION host_order_placed()")
+
+
+@pytest.mark.usefixtures("orders")
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["INSERT INTO host_order VALUES ('a', true)"],
+        ["INSERT INTO host_order VALUES ('a', false)"],
+        ["INSERT INTO host_order VALUES ('a', true)", SECOND_ENQUEUE],
+        [SECOND_ENQUEUE, "INSERT INTO host_order VALUES ('a', true)"],
+        [SECOND_ENQUEUE, "INSERT INTO host_order VALUES ('b', false)", SECOND_ENQUEUE],
+    ],
+)
+def test_runs_enqueued_by_a_deferred_trigger_of_the_host_are_counted(db: Session, statements: list[str]) -> None:
+    db.execute("BEGIN")
+    for statement in statements:
+        db.execute(statement)
+    db.execute("COMMIT")
+    assert_exact(db)
+    assert sum(counts(db).values()) == db.execute("SELECT count(*) FROM tenantfair_run").fetchone()[0]
+
+
+@pytest.mark.usefixtures("orders")
+def test_fold_runs_behind_the_deferred_triggers_of_the_host(db: Session) -> None:
+    """The counter still moves once, so that commits cannot deadlock over it."""
+    enqueue(db, "a")
+    script(db, "BEGIN", SECOND_ENQUEUE, "INSERT INTO host_order VALUES ('a', true)", "COMMIT")
+    db.execute("SELECT pg_stat_force_next_flush()")
+    moved = db.execute("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'tenantfair_schedule'")
+    before = moved.fetchone()[0]
+    script(db, "BEGIN", SECOND_ENQUEUE, "INSERT INTO host_order VALUES ('a', true)", "COMMIT")
+    db.execute("SELECT pg_stat_force_next_flush()")
+    after = db.execute("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'tenantfair_schedule'").fetchone()[0]
+    assert after - before == 1
+    assert counts(db) == {"a": 5}
+
+
+def test_error_at_commit_reaches_the_caller_with_its_sqlstate(db: Session) -> None:
+    enqueue(db, "a")
+    script(
+        db,
+        "SET session_replication_role = replica",
+        "UPDATE tenantfair_schedule SET unfinished_count = 0",
+        "RESET session_replication_role",
+    )
+    with pytest.raises(psycopg.IntegrityError) as caught:
+        db.execute("DELETE FROM tenantfair_run")
+    assert (caught.value.sqlstate, caught.value.diag.constraint_name) == ("23514", "tenantfair_schedule_count")

@@ -15,4 +15,9 @@ class TenantFairConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        pass
+        from tenantfair import checks, compat, metrics, policy
+
+        compat.register_checks()
+        checks.register_checks()
+        metrics.connect()
+        post_migrate.connect(policy.restore_policy_row, sender=self, dispatch_uid="tenantfair.policy")

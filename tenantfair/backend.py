@@ -43,7 +43,8 @@ from tenantfair.conf import get_settings
 from tenantfair.exceptions import InvalidPayload, InvalidRun, InvalidTenant, RunNotFound
 from tenantfair.execution import UnknownTask, change, resolve, task_errors
 from tenantfair.models import Run
-from tenantfair.runs import RunView, Tenantless
+from tenantfair.runs import RunView
+from tenantfair.runs.new import Tenantless
 from tenantfair.tenants import current_tenant
 
 P = ParamSpec("P")
@@ -83,7 +84,10 @@ def for_tenant(task: Task[P, R], tenant: str | Tenantless) -> Task[P, R]:
 
     `runs.TENANTLESS` asks for the tenantless scope by name.
     """
-    return cast("Task[P, R]", TenantTask(**{each.name: getattr(task, each.name) for each in fields(Task)}, tenant=tenant))
+    return cast(
+        "Task[P, R]",
+        TenantTask(**{each.name: getattr(task, each.name) for each in fields(Task)}, tenant=tenant),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +102,9 @@ class Options:
     def of(cls, raw: Mapping[str, Any], alias: str) -> Options:
         """Read OPTIONS; `InvalidTaskBackend` names what cannot work."""
         where = f"TASKS[{alias!r}]['OPTIONS']"
-        unknown = sorted(raw.keys() - {each.name for each in fields(cls)})
+        if not isinstance(raw, Mapping):
+            raise InvalidTaskBackend(f"{where} must be a mapping, not {raw!r}")
+        unknown = sorted(map(str, raw.keys() - {each.name for each in fields(cls)}))
         if unknown:
             raise InvalidTaskBackend(f"{where} has unknown keys: {', '.join(unknown)}")
         tenant, limit, database = raw.get("tenant"), raw.get("retry_limit"), raw.get("database")
@@ -108,10 +114,14 @@ class Options:
             except ImportError as error:
                 raise InvalidTaskBackend(f"{where}['tenant'] cannot be imported: {error}") from error
         if tenant is not None and not callable(tenant):
-            raise InvalidTaskBackend(f"{where}['tenant'] must be a callable or its dotted path, not {tenant!r}")
+            raise InvalidTaskBackend(
+                f"{where}['tenant'] must be a callable or its dotted path, not {tenant!r}"
+            )
         if limit is not None and (type(limit) is not int or not 0 <= limit <= _MAX_RETRY_LIMIT):
-            raise InvalidTaskBackend(f"{where}['retry_limit'] must be an integer in 0..{_MAX_RETRY_LIMIT}, not {limit!r}")
-        if database is not None and database not in django_settings.DATABASES:
+            raise InvalidTaskBackend(
+                f"{where}['retry_limit'] must be an integer in 0..{_MAX_RETRY_LIMIT}, not {limit!r}"
+            )
+        if database is not None and not (isinstance(database, str) and database in django_settings.DATABASES):
             raise InvalidTaskBackend(f"{where}['database'] must name a key of DATABASES, not {database!r}")
         return cls(tenant=tenant, retry_limit=limit, database=database)
 

@@ -57,7 +57,9 @@ else:
     # The backport has renamed these two to Django's names, after 0.12.
     _exceptions = import_module("django_tasks.exceptions")
     InvalidTask = getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError
-    InvalidTaskBackend = getattr(_exceptions, "InvalidTaskBackend", None) or _exceptions.InvalidTaskBackendError
+    InvalidTaskBackend = (
+        getattr(_exceptions, "InvalidTaskBackend", None) or _exceptions.InvalidTaskBackendError
+    )
     del django_tasks, _exceptions
 
 if TYPE_CHECKING:

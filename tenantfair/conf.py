@@ -59,7 +59,9 @@ def _integer(name: str, value: object, low: int, high: int) -> int:
 
 def _seconds(name: str, value: object, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise ConfigurationError(f"{SETTING}[{name!r}] must be a number of seconds in {low}..{high}, not {value!r}")
+        raise ConfigurationError(
+            f"{SETTING}[{name!r}] must be a number of seconds in {low}..{high}, not {value!r}"
+        )
     return float(value)
 
 
@@ -82,7 +84,11 @@ def _boolean(name: str, value: object) -> bool:
 
 
 def _modules(name: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+    if (
+        isinstance(value, str)
+        or not isinstance(value, (list, tuple))
+        or not all(isinstance(v, str) for v in value)
+    ):
         raise ConfigurationError(f"{SETTING}[{name!r}] must be a list of module names, not {value!r}")
     return tuple(value)
 
@@ -95,11 +101,17 @@ def get_settings() -> Settings:
     known = {field.name.upper() for field in fields(Settings)}
     unknown = sorted(str(key) for key in raw if key not in known)
     if unknown:
-        raise ConfigurationError(f"{SETTING} has unknown keys: {', '.join(unknown)}. Known: {', '.join(sorted(known))}")
+        raise ConfigurationError(
+            f"{SETTING} has unknown keys: {', '.join(unknown)}. Known: {', '.join(sorted(known))}"
+        )
     values: dict[str, Any] = {key.lower(): value for key, value in raw.items()}
-    mode = values["tenant_mode"] = _choice("TENANT_MODE", values.get("tenant_mode", "required"), ("required", "none"))
+    mode = values["tenant_mode"] = _choice(
+        "TENANT_MODE", values.get("tenant_mode", "required"), ("required", "none")
+    )
     default_engine = "tenant_fair" if mode == "required" else "legacy"
-    engine = values["engine"] = _choice("ENGINE", values.get("engine", default_engine), ("tenant_fair", "legacy"))
+    engine = values["engine"] = _choice(
+        "ENGINE", values.get("engine", default_engine), ("tenant_fair", "legacy")
+    )
     if mode == "required" and engine != "tenant_fair":
         raise ConfigurationError(
             f"{SETTING}['ENGINE'] = {engine!r} knows no tenants; TENANT_MODE 'required' needs 'tenant_fair'"
@@ -120,7 +132,9 @@ def get_settings() -> Settings:
         if name.lower() in values:
             values[name.lower()] = _seconds(name, values[name.lower()], lowest, highest)
     if values.get("heartbeat_interval") is not None:
-        values["heartbeat_interval"] = _seconds("HEARTBEAT_INTERVAL", values["heartbeat_interval"], 0.01, 28_800.0)
+        values["heartbeat_interval"] = _seconds(
+            "HEARTBEAT_INTERVAL", values["heartbeat_interval"], 0.01, 28_800.0
+        )
     for name in ("DATABASE", "LISTEN_DATABASE"):
         if values.get(name.lower()) is not None:
             _alias(name, values[name.lower()])

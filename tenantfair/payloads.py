@@ -8,9 +8,11 @@ containers) of the settings.
 from __future__ import annotations
 
 import json
+import math
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, NoReturn
 
 from tenantfair.conf import get_settings
 from tenantfair.exceptions import InvalidPayload
@@ -28,12 +30,26 @@ def encode(value: object, *, what: str) -> str:
     Refused are NaN and infinities, U+0000, lone surrogates, types JSON does not know, nesting beyond the
     depth limit and text beyond the size limit. Tuples become lists, as in `django.tasks`.
     """
-    return _checked(value, what)[1]
+    found = get_settings()
+    writer = _Writer(what, found.max_payload_bytes, found.max_payload_depth)
+    try:
+        writer.write(value, 0)
+        text = "".join(writer.parts)
+        size = size_of(text)
+    except InvalidPayload:
+        raise
+    except UnicodeEncodeError as error:
+        raise InvalidPayload(f"{what} holds a lone surrogate") from error
+    except Exception as error:  # containers of the host's own run code of the host's own
+        raise InvalidPayload(f"{what} cannot be read: {type(error).__name__}") from error
+    if size > found.max_payload_bytes:
+        raise InvalidPayload(f"{what} has {size} bytes of JSON, the limit is {found.max_payload_bytes}")
+    return text
 
 
 def normalize(value: object, *, what: str) -> Any:
     """Return `value` as it will come back out of the database; the checks are those of `encode`."""
-    return _checked(value, what)[0]
+    return json.loads(encode(value, what=what))
 
 
 def size_of(text: str) -> int:
@@ -62,7 +78,8 @@ def error_record(exc: BaseException) -> dict[str, str]:
     """Return what is kept of an exception: its class path and its traceback, storable whatever it holds."""
     kind = type(exc)
     try:
-        text = "".join(traceback.TracebackException.from_exception(exc, limit=-_FRAMES, compact=True).format())
+        found = traceback.TracebackException.from_exception(exc, limit=-_FRAMES, compact=True)
+        text = "".join(found.format())
     except Exception:  # the exception's own code runs here; its record must exist all the same
         text = f"{kind.__name__} (its traceback cannot be formatted)"
     return {
@@ -71,92 +88,109 @@ def error_record(exc: BaseException) -> dict[str, str]:
     }
 
 
-def _checked(value: object, what: str) -> tuple[Any, str]:
-    found = get_settings()
-    walk = _Walk(what, found.max_payload_bytes, found.max_payload_depth)
-    try:
-        normal = walk.normal(value, 0)
-        text = json.dumps(normal, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = size_of(text)
-    except InvalidPayload:
-        raise
-    except UnicodeEncodeError as error:
-        raise InvalidPayload(f"{what} holds a lone surrogate") from error
-    except ValueError as error:
-        raise InvalidPayload(f"{what} holds a number that JSON cannot: {error}") from error
-    except Exception as error:  # containers of the host's own run code of the host's own
-        raise InvalidPayload(f"{what} cannot be read: {type(error).__name__}") from error
-    if size > found.max_payload_bytes:
-        raise InvalidPayload(f"{what} has {size} bytes of JSON, the limit is {found.max_payload_bytes}")
-    return normal, text
-
-
-class _Walk:
-    """One pass over a value. Its budget is a lower bound of the JSON text's size, so it ends early."""
+class _Writer:
+    """Writes one value in one pass, and stops as soon as the text is longer than the limit."""
 
     def __init__(self, what: str, max_bytes: int, max_depth: int) -> None:
         self.what = what
         self.max_bytes = max_bytes
         self.max_depth = max_depth
-        self.spent = 0
+        self.parts: list[str] = []
+        self._length = 0
 
-    def normal(self, value: object, depth: int) -> Any:
+    def write(self, value: object, depth: int) -> None:
         match value:
-            case None | bool():
-                self._spend(1)
-                return value
+            case None:
+                self._add("null")
+            case bool():
+                self._add("true" if value else "false")
             case str():
-                return self._text(value)
+                self._add(self._text(value))
             case int():
-                self._spend(1)
-                return int(value)
+                self._add(self._integer(value))
             case float():
-                self._spend(1)
-                return float(value)
+                self._add(self._float(value))
             case bytes():
-                self._spend(len(value))
-                try:
-                    return self._text(value.decode())
-                except UnicodeDecodeError as error:
-                    raise InvalidPayload(f"{self.what} holds bytes that are not UTF-8") from error
+                self._add(self._text(self._decoded(value)))
             case Mapping():
-                self._descend(depth)
-                return self._object(value, depth + 1)
+                self._object(value, self._deeper(depth))
             case Sequence():
-                self._descend(depth)
-                return [self.normal(item, depth + 1) for item in value]
+                self._array(value, self._deeper(depth))
             case _:
-                raise InvalidPayload(f"{self.what} holds a {type(value).__qualname__}, which JSON does not know")
+                kind = type(value).__qualname__
+                raise InvalidPayload(f"{self.what} holds a {kind}, which JSON does not know")
 
-    def _object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        normal: dict[str, Any] = {}
+    def _array(self, value: Sequence[Any], depth: int) -> None:
+        before = "["
+        for item in value:
+            self._add(before)
+            self.write(item, depth)
+            before = ","
+        self._add("]" if before == "," else "[]")
+
+    def _object(self, value: Mapping[Any, Any], depth: int) -> None:
+        before = "{"
+        names: set[str] = set()
         for key, item in value.items():
-            name = self._key(key)
-            if name in normal:
-                raise InvalidPayload(f"{self.what} holds an object with two keys {name!r}")
-            normal[name] = self.normal(item, depth)
-        return normal
+            name = self._name(key)
+            if name in names:
+                raise InvalidPayload(f"{self.what} holds an object with two keys {name}")
+            names.add(name)
+            self._add(before + name + ":")
+            self.write(item, depth)
+            before = ","
+        self._add("}" if before == "," else "{}")
 
-    def _key(self, key: object) -> str:
-        if isinstance(key, str):
-            return self._text(key)
-        if key is None or isinstance(key, (bool, int, float)):
-            # As json.dumps writes such keys; NaN is refused there.
-            return self._text(json.dumps(self.normal(key, 0), allow_nan=False))
-        raise InvalidPayload(f"{self.what} holds an object key that is a {type(key).__qualname__}")
+    def _name(self, key: object) -> str:
+        """Return a key in quotes; numbers, booleans and None as `json.dumps` turns them into keys."""
+        match key:
+            case str():
+                return self._text(key)
+            case float():
+                return f'"{self._float(key)}"'
+            case None | bool():
+                return f'"{json.dumps(key)}"'
+            case int():
+                return f'"{self._integer(key)}"'
+            case _:
+                raise InvalidPayload(f"{self.what} holds an object key that is a {type(key).__qualname__}")
 
     def _text(self, value: str) -> str:
-        self._spend(len(value) + 2)
+        if len(value) > self.max_bytes:
+            self._too_large()
         if "\0" in value:
             raise InvalidPayload(f"{self.what} holds the character U+0000")
-        return str.__str__(value)
+        return json.dumps(value, ensure_ascii=False)
 
-    def _descend(self, depth: int) -> None:
-        self._spend(2)
-        if depth >= self.max_depth:
+    def _integer(self, value: int) -> str:
+        try:
+            return int.__repr__(value)
+        except ValueError as error:
+            raise InvalidPayload(f"{self.what} holds an integer of too many digits") from error
+
+    def _float(self, value: float) -> str:
+        if not math.isfinite(value):
+            raise InvalidPayload(f"{self.what} holds {value}, which JSON does not know")
+        text = float.__repr__(value)
+        # jsonb spells 1e+16 as an integer, and what is read back would no longer be a float, nor equal.
+        return f"{Decimal(text):f}.0" if "e+" in text else text
+
+    def _decoded(self, value: bytes) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidPayload(f"{self.what} holds bytes that are not UTF-8") from error
+
+    def _deeper(self, depth: int) -> int:
+        if depth == self.max_depth:
             raise InvalidPayload(f"{self.what} is nested more than {self.max_depth} deep")
+        return depth + 1
 
-    def _spend(self, size: int) -> None:
-        self.spent += size
-        if self.spent > self.max_bytes:
-            raise InvalidPayload(f"{self.what} has more than {self.max_bytes} bytes of JSON")
+    def _add(self, part: str) -> None:
+        self._length += len(part)
+        if self._length > self.max_bytes:
+            self._too_large()
+        self.parts.append(part)
+
+    def _too_large(self) -> NoReturn:
+        raise InvalidPayload(f"{self.what} has more than {self.max_bytes} bytes of JSON")

@@ -50,6 +50,7 @@ FUNCTIONS: Final = {
     "tenantfair_run_inserted": "",
     "tenantfair_run_updated": "",
     "tenantfair_schedule_guard": "",
+    "tenantfair_tenant_is_well_formed": "text",
     "tenantfair_truncate_guard": "",
 }
 

@@ -1,16 +1,17 @@
 """For a host's own tests: run what has been enqueued, in the test's thread and transaction.
 
-    def test_import(self):
-        for_tenant(import_statement, "acme").enqueue(statement.pk)
-        drain()
-        self.assertEqual(Booking.objects.count(), 3)
+def test_import(self):
+    for_tenant(import_statement, "acme").enqueue(statement.pk)
+    drain()
+    self.assertEqual(Booking.objects.count(), 3)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from django.db import connections, transaction
+from django.db import connections
+from psycopg.pq import TransactionStatus
 
 from tenantfair import claim, policy, runs
 from tenantfair.claim.base import Lease
@@ -34,7 +35,9 @@ def drain(*, using: str | None = None, limit: int = 1000) -> list[Outcome]:
     for leases in _batches(alias):
         for lease in leases:
             if len(outcomes) == limit:
-                raise RuntimeError(f"drain() has run {limit} attempts and is not done; {lease.task_path} is due again")
+                raise RuntimeError(
+                    f"drain() has run {limit} attempts and is not done; {lease.task_path} is due again"
+                )
             outcomes.append(_run(lease, alias))
             runs.finish([outcomes[-1]], using=alias)
     return outcomes
@@ -60,10 +63,15 @@ def _run(lease: Lease, alias: str) -> Outcome:
     connection = connections[alias]
     if not connection.in_atomic_block:
         return execute(lease, using=alias, worker_id="drain")
-    savepoint = transaction.savepoint(using=alias)
+    # Not an atomic block: a task may open a durable one, which must not be nested.
+    savepoint = connection.savepoint()
     outcome = execute(lease, using=alias, worker_id="drain")
-    if connection.connection.info.transaction_status.name == "INERROR":
-        transaction.savepoint_rollback(savepoint, using=alias)
+    if (
+        connection.needs_rollback
+        or connection.connection.info.transaction_status == TransactionStatus.INERROR
+    ):
+        connection.set_rollback(False)
+        connection.savepoint_rollback(savepoint)
     else:
-        transaction.savepoint_commit(savepoint, using=alias)
+        connection.savepoint_commit(savepoint)
     return outcome

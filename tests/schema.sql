@@ -90,7 +90,7 @@ CREATE TABLE tenantfair_run (
     CONSTRAINT tenantfair_run_poisoned_shape CHECK (((poisoned_at IS NULL) OR ((claim_token IS NULL) AND ((status)::text = 'running'::text) AND (tenant_admitted_at IS NULL) AND (wake_at IS NULL)))),
     CONSTRAINT tenantfair_run_running_shape CHECK (((NOT ((status)::text = 'running'::text)) OR (poisoned_at IS NOT NULL) OR ((claim_token IS NULL) AND (wake_at IS NOT NULL)) OR ((claim_token IS NOT NULL) AND (wake_at IS NULL)))),
     CONSTRAINT tenantfair_run_status CHECK (((status)::text = ANY ((ARRAY['running'::character varying, 'waiting'::character varying, 'completed'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))),
-    CONSTRAINT tenantfair_run_tenant CHECK (((tenant_id IS NULL) OR ((octet_length(tenant_id) <= 255) AND (tenant_id IS NFC NORMALIZED) AND (tenant_id ~ '^(?!.*[\u0001-\u001f\u007f-\u009f])[^\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000](.*[^\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000])?$'::text)))),
+    CONSTRAINT tenantfair_run_tenant CHECK (((tenant_id IS NULL) OR (NOT ((tenant_id = ''::text) AND (tenant_id IS NOT NULL))))),
     CONSTRAINT tenantfair_run_wake_range CHECK (((wake_at IS NULL) OR ((wake_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (wake_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)))),
     CONSTRAINT tenantfair_run_pkey PRIMARY KEY (id),
     CONSTRAINT tenantfair_run_run_id_key UNIQUE (run_id)
@@ -129,8 +129,54 @@ CREATE SEQUENCE tenantfair_run_id_seq AS bigint START 1 INCREMENT 1;
 
 CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMENT 1;
 
--- FUNCTION tenantfair_claim(p_now timestamp with time zone, p_expired_before timestamp with time zone, p_demand integer, p_max_attempts integer, p_preference text, p_trace boolean)
---     RETURNS TABLE(row_kind text, error_reason text, run_id uuid, tenant_id text, task_path text, args jsonb, kwargs jsonb, state jsonb, signals jsonb, checkpoint_seq bigint, failures integer, retry_limit integer, abandons integer, queue_name text, backend text, enqueued_at timestamp with time zone, started_at timestamp with time zone, errors jsonb, worker_ids jsonb, claim_token uuid, claimed_at timestamp with time zone, claim_attempt integer, poisoned_at timestamp with time zone, poison_reason text, work_class text, eligible_at timestamp with time zone, call_token uuid, transaction_id bigint, demand integer, visit_ordinal integer, outcome_ordinal integer, laps_before bigint, cursor_before bigint, laps_after bigint, cursor_after bigint, ring_position bigint, scope_key text, disposition text, outcome_count integer, epoch_delta bigint, inspections integer, denials jsonb)
+-- FUNCTION tenantfair_claim(p_now timestamp with time zone,
+--         p_expired_before timestamp with time zone,
+--         p_demand integer,
+--         p_max_attempts integer,
+--         p_preference text,
+--         p_trace boolean)
+--     RETURNS TABLE(row_kind text,
+--         error_reason text,
+--         run_id uuid,
+--         tenant_id text,
+--         task_path text,
+--         args jsonb,
+--         kwargs jsonb,
+--         state jsonb,
+--         signals jsonb,
+--         checkpoint_seq bigint,
+--         failures integer,
+--         retry_limit integer,
+--         abandons integer,
+--         queue_name text,
+--         backend text,
+--         enqueued_at timestamp with time zone,
+--         started_at timestamp with time zone,
+--         errors jsonb,
+--         worker_ids jsonb,
+--         claim_token uuid,
+--         claimed_at timestamp with time zone,
+--         claim_attempt integer,
+--         poisoned_at timestamp with time zone,
+--         poison_reason text,
+--         work_class text,
+--         eligible_at timestamp with time zone,
+--         call_token uuid,
+--         transaction_id bigint,
+--         demand integer,
+--         visit_ordinal integer,
+--         outcome_ordinal integer,
+--         laps_before bigint,
+--         cursor_before bigint,
+--         laps_after bigint,
+--         cursor_after bigint,
+--         ring_position bigint,
+--         scope_key text,
+--         disposition text,
+--         outcome_count integer,
+--         epoch_delta bigint,
+--         inspections integer,
+--         denials jsonb)
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY INVOKER
 --     SET enable_bitmapscan=off
 --     SET enable_hashjoin=off
@@ -172,7 +218,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 80d6fc01b68a1529b36ad881acfcce12
+--     body md5 3a2fe2012b5ffe8a6d4ffeb4c48784d5
 
 -- FUNCTION tenantfair_run_updated()
 --     RETURNS trigger
@@ -185,6 +231,11 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY INVOKER
 --     SET search_path=<schema>, pg_temp
 --     body md5 243f46035f91337e118b4a458ba65074
+
+-- FUNCTION tenantfair_tenant_is_well_formed(p_tenant_id text)
+--     RETURNS boolean
+--     sql, kind f, IMMUTABLE, PARALLEL SAFE, SECURITY INVOKER
+--     body md5 3ce6ca1059c106ade05c1d16f702edee
 
 -- FUNCTION tenantfair_truncate_guard()
 --     RETURNS trigger

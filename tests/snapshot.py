@@ -19,7 +19,7 @@ SELECT
     c.oid::bigint, c.relname, c.relkind::text, c.relpersistence::text, c.reloptions,
     obj_description(c.oid, 'pg_class')
 FROM pg_class AS c
-WHERE c.relnamespace = current_schema()::regnamespace
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace
     AND c.relkind IN ('r', 'p', 'v', 'm', 'S')
     AND c.relname <> 'django_migrations' AND c.relname NOT LIKE 'django_migrations_%%'
 ORDER BY c.relkind = 'S', c.relname COLLATE "C"
@@ -36,7 +36,7 @@ JOIN pg_class AS c ON c.oid = a.attrelid
 JOIN pg_type AS t ON t.oid = a.atttypid
 LEFT JOIN pg_collation AS l ON l.oid = a.attcollation
 LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-WHERE c.relnamespace = current_schema()::regnamespace
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace
     AND c.relkind IN ('r', 'p', 'v', 'm') AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 """
@@ -45,7 +45,7 @@ ORDER BY a.attrelid, a.attnum
 CONSTRAINTS = """
 SELECT conrelid::bigint, conname, pg_get_constraintdef(oid)
 FROM pg_constraint
-WHERE connamespace = current_schema()::regnamespace AND conrelid <> 0 AND contype NOT IN ('n', 't')
+WHERE connamespace = quote_ident(current_schema())::regnamespace AND conrelid <> 0 AND contype NOT IN ('n', 't')
 ORDER BY conrelid, contype, conname COLLATE "C"
 """
 
@@ -54,7 +54,7 @@ SELECT x.indrelid::bigint, pg_get_indexdef(x.indexrelid), i.reloptions
 FROM pg_index AS x
 JOIN pg_class AS i ON i.oid = x.indexrelid
 LEFT JOIN pg_constraint AS k ON k.conindid = x.indexrelid AND k.contype IN ('p', 'u', 'x')
-WHERE i.relnamespace = current_schema()::regnamespace AND k.oid IS NULL
+WHERE i.relnamespace = quote_ident(current_schema())::regnamespace AND k.oid IS NULL
 ORDER BY x.indrelid, i.relname COLLATE "C"
 """
 
@@ -62,7 +62,7 @@ TRIGGERS = """
 SELECT g.tgrelid::bigint, pg_get_triggerdef(g.oid), g.tgenabled::text
 FROM pg_trigger AS g
 JOIN pg_class AS c ON c.oid = g.tgrelid
-WHERE c.relnamespace = current_schema()::regnamespace AND NOT g.tgisinternal
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND NOT g.tgisinternal
 ORDER BY g.tgrelid, g.tgname COLLATE "C"
 """
 
@@ -73,7 +73,7 @@ SELECT
     md5(p.prosrc), obj_description(p.oid, 'pg_proc')
 FROM pg_proc AS p
 JOIN pg_language AS l ON l.oid = p.prolang
-WHERE p.pronamespace = current_schema()::regnamespace
+WHERE p.pronamespace = quote_ident(current_schema())::regnamespace
 ORDER BY p.proname COLLATE "C", pg_get_function_arguments(p.oid)
 """
 
@@ -81,7 +81,7 @@ SEQUENCES = """
 SELECT s.seqrelid::bigint, format_type(s.seqtypid, NULL), s.seqstart, s.seqincrement, s.seqcycle
 FROM pg_sequence AS s
 JOIN pg_class AS c ON c.oid = s.seqrelid
-WHERE c.relnamespace = current_schema()::regnamespace
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace
 """
 
 POLICY = "SELECT row_to_json(p)::jsonb - 'updated_at' FROM tenantfair_policy AS p"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -13,6 +13,7 @@ from django.db import connection, transaction
 
 from tenantfair.backend import for_tenant
 from tenantfair.compat import task
+from tenantfair.exceptions import InvalidPayload
 from tenantfair.models import Run
 from tenantfair.tenants import current_tenant
 
@@ -37,7 +38,11 @@ def doubled(function: Any) -> Any:
         return function("added", *args, **kwargs)
 
     wrapper.__wrapped__ = function
-    wrapper.__module__, wrapper.__qualname__, wrapper.__name__ = function.__module__, function.__qualname__, function.__name__
+    wrapper.__module__, wrapper.__qualname__, wrapper.__name__ = (
+        function.__module__,
+        function.__qualname__,
+        function.__name__,
+    )
     return wrapper
 
 
@@ -162,6 +167,17 @@ def break_the_transaction() -> None:
 
 
 @task
+def break_a_constraint() -> None:
+    Run.objects.create(tenant_id="", task_path="tests.nothing")
+
+
+@task
+def in_a_durable_block() -> None:
+    with transaction.atomic(durable=True):
+        Run.objects.count()
+
+
+@task
 def enqueue_another(tenant: str | None = None) -> str:
     """Enqueue for the run's own tenant, or for another one by name."""
     return str((echo if tenant is None else for_tenant(echo, tenant)).enqueue("child").id)
@@ -209,6 +225,21 @@ def checkpoint_and_roll_back(context: Any) -> None:
     with transaction.atomic():
         context.checkpoint("lost")
         raise ValueError("no")
+
+
+@task(takes_context=True)
+def snooze_until(context: Any, until: str) -> None:
+    context.snooze(until=datetime.fromisoformat(until))
+
+
+@task(takes_context=True)
+def save_nan(context: Any, step: str) -> str:
+    """Try to save what JSON cannot hold, and say how that went."""
+    try:
+        getattr(context, step)(state=math.nan)
+    except InvalidPayload:
+        return "refused"
+    return "saved"
 
 
 @task(takes_context=True)

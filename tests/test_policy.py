@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from threading import Barrier, Thread
 from typing import Any
 
 import pytest
@@ -26,6 +25,8 @@ from tenantfair.exceptions import (
 from tenantfair.models import Partition, Policy, Run, Schedule
 from tenantfair.signals import cap_changed
 from tests.domains import scratch_domain
+from tests.rows import result, script, sessions
+from tests.threads import all_at_once, in_django_thread, until_someone_waits_for
 
 pytestmark = pytest.mark.django_db
 
@@ -67,20 +68,6 @@ def unchanged() -> Iterator[None]:
     before = rows()
     yield
     assert rows() == before
-
-
-def in_thread(work: Callable[[], None]) -> Thread:
-    """Start `work` in a thread that closes its connection."""
-
-    def run() -> None:
-        try:
-            work()
-        finally:
-            connection.close()
-
-    thread = Thread(target=run)
-    thread.start()
-    return thread
 
 
 @pytest.mark.conformance(129)
@@ -442,13 +429,12 @@ def test_the_listed_scopes_are_those_at_work_and_those_with_an_override_in_ring_
 @pytest.mark.conformance(135)
 @pytest.mark.django_db(transaction=True)
 def test_a_change_is_seen_by_every_other_connection_at_once(initialised: None) -> None:
-    seen: list[int | None] = []
     policy.put_default(3)
     policy.put_override("acme", 4)
 
-    in_thread(lambda: seen.extend([policy.get_default().cap, policy.inspect("acme").cap])).join()
+    seen = result(in_django_thread(lambda: (policy.get_default().cap, policy.inspect("acme").cap)))
 
-    assert seen == [3, 4]
+    assert seen == (3, 4)
 
 
 @pytest.mark.conformance(135, 144)
@@ -467,48 +453,42 @@ def test_two_schemas_have_nothing_in_common(initialised: None) -> None:
 @pytest.mark.conformance(136)
 @pytest.mark.django_db(transaction=True)
 def test_a_write_waits_for_the_claim_that_holds_the_policy_row(initialised: None) -> None:
-    """Only the waiting of the backend, which the database reports, lets the holder go on."""
-    with transaction.atomic():
-        Policy.objects.select_for_update(no_key=True).get()
-        writer = in_thread(lambda: policy.put_default(3))
-        wait_for_a_blocked_backend()
-        Policy.objects.update(scan_ring_position=5)
-    writer.join()
+    with sessions() as session:
+        claim, observer = session(), session()
+        script(claim, "BEGIN", "SELECT FROM tenantfair_policy FOR NO KEY UPDATE")
+        write = in_django_thread(lambda: policy.put_default(3))
+        until_someone_waits_for(claim, observer)
+        script(claim, "UPDATE tenantfair_policy SET scan_ring_position = 5", "COMMIT")
+        assert result(write).cap == 3
 
     assert (Policy.objects.get().max_active, Policy.objects.get().scan_ring_position) == (3, 5)
 
 
-def wait_for_a_blocked_backend() -> None:
-    with connection.cursor() as cursor:
-        for _ in range(100_000):
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
-            )
-            if cursor.fetchone()[0]:
-                return
-    pytest.fail("nobody waits for us")
+@pytest.mark.conformance(136)
+@pytest.mark.django_db(transaction=True)
+def test_an_override_waits_for_the_claim_that_holds_the_partition(initialised: None) -> None:
+    policy.put_override("acme", 3)
+    with sessions() as session:
+        claim, observer = session(), session()
+        script(claim, "BEGIN", "SELECT FROM tenantfair_partition FOR NO KEY UPDATE")
+        write = in_django_thread(lambda: policy.put_override("acme", 1))
+        until_someone_waits_for(claim, observer)
+        script(claim, "UPDATE tenantfair_partition SET admission_epoch = 5", "COMMIT")
+        assert result(write).version == 2
+
+    assert (Partition.objects.get().max_active, Partition.objects.get().admission_epoch) == (1, 5)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_of_concurrent_writes_that_expect_one_version_exactly_one_succeeds(initialised: None) -> None:
-    barrier = Barrier(4)
-    won: list[int] = []
-    lost: list[StaleVersion] = []
+    outcomes = all_at_once(
+        [lambda cap=cap: policy.put_override("acme", cap, expected_version=0) for cap in range(1, 5)]
+    )
 
-    def write(cap: int) -> None:
-        barrier.wait(timeout=30)
-        try:
-            policy.put_override("acme", cap, expected_version=0)
-            won.append(cap)
-        except StaleVersion as error:
-            lost.append(error)
-
-    for thread in [in_thread(lambda cap=cap: write(cap)) for cap in range(1, 5)]:
-        thread.join()
-
-    assert (len(won), len(lost)) == (1, 3)
-    partition = Partition.objects.get()
-    assert (partition.max_active, partition.partition_version) == (won[0], 1)
+    (won,) = (outcome for outcome in outcomes if isinstance(outcome, policy.Override))
+    assert sum(isinstance(outcome, StaleVersion) for outcome in outcomes) == 3
+    assert won.version == 1
+    assert Partition.objects.get().max_active == won.cap
 
 
 @pytest.mark.django_db(transaction=True)

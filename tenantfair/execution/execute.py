@@ -34,7 +34,11 @@ _UNDESCRIBED = {
 
 
 def execute(
-    lease: Lease, *, using: str | None = None, worker_id: str | None = None, monitor: LeaseMonitor | None = None
+    lease: Lease,
+    *,
+    using: str | None = None,
+    worker_id: str | None = None,
+    monitor: LeaseMonitor | None = None,
 ) -> Outcome:
     """Run a lease in this thread and return what became of it; never raises for what the task does.
 
@@ -55,7 +59,10 @@ def execute(
         return Context().run(_Execution(task, attempt, worker_id).outcome)
     except UnknownTask as error:
         logger.warning(
-            "Run %s abandoned: %s", lease.run_id, error.reason, extra=_extra("run_abandoned", lease, worker_id)
+            "Run %s abandoned: %s",
+            lease.run_id,
+            error.reason,
+            extra=_extra("run_abandoned", lease, worker_id),
         )
         return Abandoned(lease, error.reason)
     except BaseException:  # the last resort: no run may take its worker along

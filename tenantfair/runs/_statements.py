@@ -41,7 +41,7 @@ def rows(alias: str, sql: str, params: Mapping[str, Any]) -> list[tuple[Any, ...
         guard = transaction.atomic(using=alias)
     with guard, connections[alias].cursor() as cursor:
         cursor.execute(sql, params)
-        return cursor.fetchall()
+        return list(cursor.fetchall())
 
 
 def retried(alias: str, work: Callable[[], T]) -> T:

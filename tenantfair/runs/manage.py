@@ -6,11 +6,13 @@ then stands, in one short transaction or inside the caller's. None of them needs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
 from django.db import OperationalError, connections, transaction
+from django.db.models import JSONField, Value
+from django.db.models.functions import Cast
 
 from tenantfair import payloads
 from tenantfair.conf import get_settings
@@ -18,7 +20,7 @@ from tenantfair.exceptions import InvalidPayload, RunBusy, RunNotActive, RunNotF
 from tenantfair.models import Run
 from tenantfair.runs import _arguments, _statements
 from tenantfair.runs.outcomes import MAX_SIGNALS
-from tenantfair.runs.views import STATE_EXPRESSION, DatabaseClock, RunView, State, view
+from tenantfair.runs.views import DatabaseClock, RunView, State, state_of, view
 from tenantfair.sql import load
 
 # What a decision answers: the columns to write, or None to leave the run as it is.
@@ -78,14 +80,12 @@ def signal(run_id: UUID | str, payload: Any, *, using: str | None = None) -> Run
     No claim is revoked; a run that holds a pending signal does not wait. Raises `RunNotActive` for a finished
     run and `InvalidPayload` when 1,000 signals, or as many bytes as one payload may have, are pending.
     """
-    normal = payloads.normalize(payload, what="signal")
+    payloads.encode(payload, what="signal")
 
     def decide(run: Run, state: State) -> Changes:
         if run.finished_at is not None:
             raise RunNotActive(run.run_id, state)
-        pending = [*run.pending_signals, normal]
-        _require_room(pending)
-        kept: dict[str, Any] = {"pending_signals": pending}
+        kept: dict[str, Any] = {"pending_signals": _pending([*run.pending_signals, payload])}
         return {**kept, **_QUEUED} if state == "waiting" else kept
 
     return _change(run_id, using, decide)
@@ -107,13 +107,15 @@ def retry(run_id: UUID | str, *, using: str | None = None) -> RunView:
     return _change(run_id, using, decide)
 
 
-def _require_room(pending: list[Any]) -> None:
-    if len(pending) > MAX_SIGNALS:
+def _pending(signals: Sequence[Any]) -> Cast:
+    """Return the column's new value; `InvalidPayload` when these are too many or too large together."""
+    if len(signals) > MAX_SIGNALS:
         raise InvalidPayload(f"{MAX_SIGNALS} signals are pending already")
-    size = sum(payloads.size_of(payloads.encode(payload, what="signal")) for payload in pending)
-    limit = get_settings().max_payload_bytes
+    encoded = [payloads.encode(payload, what="signal") for payload in signals]
+    size, limit = sum(map(payloads.size_of, encoded)), get_settings().max_payload_bytes
     if size > limit:
         raise InvalidPayload(f"the pending signals have {size} bytes of JSON together, the limit is {limit}")
+    return Cast(Value(f"[{','.join(encoded)}]"), JSONField())
 
 
 def _change(run_id: UUID | str, using: str | None, decide: Decision) -> RunView:
@@ -130,7 +132,7 @@ def _change(run_id: UUID | str, using: str | None, decide: Decision) -> RunView:
 def _change_once(run_id: UUID, alias: str, decide: Decision) -> RunView:
     with transaction.atomic(using=alias):
         run = _locked(run_id, alias)
-        changes = decide(run, run.derived)
+        changes = decide(run, state_of(run))
         only = Run.objects.using(alias).filter(pk=run.pk)
         if changes is not None:
             only.update(**changes, updated_at=DatabaseClock())
@@ -145,13 +147,7 @@ def _locked(run_id: UUID, alias: str) -> Run:
     with connections[alias].cursor() as cursor:
         cursor.execute(load("bound_lock_wait"))
         before = cursor.fetchone()[0]
-        run = (
-            Run.objects.using(alias)
-            .annotate(derived=STATE_EXPRESSION)
-            .select_for_update(no_key=True)
-            .filter(run_id=run_id)
-            .first()
-        )
+        run = Run.objects.using(alias).select_for_update(no_key=True).filter(run_id=run_id).first()
         cursor.execute("SELECT set_config('lock_timeout', %s::text, true)", [before])
     if run is None:
         raise RunNotFound(run_id)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 from tenantfair import payloads
-from tenantfair.compat import Task
+from tenantfair.compat import AnyTask, Task
 from tenantfair.conf import Settings, get_settings
 from tenantfair.exceptions import InvalidPayload, InvalidRun, InvalidTenant
 from tenantfair.runs import _arguments
@@ -73,7 +73,7 @@ class Preparation:
     def __init__(self) -> None:
         self._settings: Settings = get_settings()
         # Keyed by identity: equal tasks may belong to different tenants. The task is kept, so the key is too.
-        self._tasks: dict[int, tuple[Task, str]] = {}
+        self._tasks: dict[int, tuple[AnyTask, str]] = {}
 
     def columns(self, new: NewRun) -> Columns:
         """Return the row for `new`; `InvalidRun`, `InvalidTenant` or `InvalidPayload` says what is wrong."""
@@ -95,7 +95,7 @@ class Preparation:
             delay=delay,
         )
 
-    def _task(self, task: object) -> tuple[Task, str]:
+    def _task(self, task: object) -> tuple[AnyTask, str]:
         known = self._tasks.get(id(task))
         if known is None:
             if not isinstance(task, Task):
@@ -104,7 +104,7 @@ class Preparation:
             known = self._tasks[id(task)] = task, _queue(task, task.queue_name)
         return known
 
-    def _tenant(self, given: object, task: Task) -> str | None:
+    def _tenant(self, given: object, task: AnyTask) -> str | None:
         wanted = getattr(task, "tenant", None) if given is None else given
         if wanted is TENANTLESS:
             return None
@@ -131,14 +131,14 @@ class Preparation:
         return encoded
 
 
-def _require_findable(task: Task) -> None:
+def _require_findable(task: AnyTask) -> None:
     """`InvalidRun` unless a worker will find a Task object under the path that the run stores."""
     module = sys.modules.get(task.func.__module__)
     if not isinstance(getattr(module, task.func.__qualname__, None), Task):
         raise InvalidRun(f"there is no Task object at {task.module_path!r:.200}")
 
 
-def _queue(task: Task, name: object) -> str:
+def _queue(task: AnyTask, name: object) -> str:
     checked = _arguments.label(name, what="queue_name")
     queues = task.get_backend().queues
     if queues and checked not in queues:

@@ -142,7 +142,7 @@ def abandon_backoff(abandons: int) -> timedelta:
 
 def _doubled(base: timedelta, times: int) -> timedelta:
     # The exponent is bounded before it is used: 2**10000 seconds is no timedelta.
-    return min(_LONGEST_BACKOFF, base * 2 ** min(times, 30))
+    return min(_LONGEST_BACKOFF, base * (1 << min(times, 30)))
 
 
 def _consumed(value: object) -> None:

@@ -58,14 +58,16 @@ class _Pruning:
         self.dry_run = dry_run
         self.deleted = 0
         self.protected = 0
-        self._passed: tuple[datetime, int] | None = None
+        self._passed: tuple[datetime | None, int] | None = None
 
     def step(self) -> bool:
         """Work on the next batch; False when there is none."""
         old = Run.objects.using(self.alias).filter(finished_at__lt=self.before)
         if self._passed is not None:
             moment, pk = self._passed
-            old = old.filter(Q(finished_at__gt=moment) | Q(finished_at=moment, pk__gt=pk), finished_at__gte=moment)
+            later = Q(finished_at__gt=moment) | Q(finished_at=moment, pk__gt=pk)
+            # The plain bound is what the index can use.
+            old = old.filter(later, finished_at__gte=moment)
         found = list(old.order_by("finished_at", "pk").values_list("finished_at", "pk")[: self.batch_size])
         if not found:
             return False
@@ -74,7 +76,7 @@ class _Pruning:
         return True
 
     def _delete(self, keys: Sequence[int]) -> None:
-        """Delete what may be deleted of `keys`, halving a batch that is refused until the refused row is alone."""
+        """Delete what may go of `keys`; a batch that is refused is halved until the refused row is alone."""
         try:
             with transaction.atomic(using=self.alias):
                 free = Run.objects.using(self.alias).filter(pk__in=keys, finished_at__lt=self.before)

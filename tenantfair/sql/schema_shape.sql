@@ -67,7 +67,9 @@ SELECT
     oidvectortypes(found.proargtypes),
     CASE
         WHEN found.prokind <> 'f' THEN 'not a plain function'
-        WHEN NOT coalesce(home.pinned_path = ANY (found.proconfig), false) THEN 'not bound to its schema'
+        -- An immutable function looks nothing up, and unbound it can be inlined.
+        WHEN found.provolatile <> 'i' AND NOT coalesce(home.pinned_path = ANY (found.proconfig), false)
+            THEN 'not bound to its schema'
     END
 FROM pg_proc AS found
 JOIN home

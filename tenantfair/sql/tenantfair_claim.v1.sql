@@ -116,9 +116,15 @@ DECLARE
     v_denied    integer := 0;
 
     -- the ring ahead as the probe shows it, and of it the positions that can be granted something
-    v_want      integer;
-    v_chunk     integer;
-    v_ahead     record;
+    v_want     integer;
+    v_chunk    integer;
+    v_ring     record;
+    v_look     record;
+    v_ordinal  integer[];
+    v_can      integer[];
+    v_scope    text[];
+    v_careful  boolean[];
+    v_has_queue boolean[];
 
     -- the plan: one element per planned visit
     v_planned     integer;
@@ -128,6 +134,7 @@ DECLARE
     v_cap         integer[];
     v_admitted    integer[];
     v_granted     integer[];
+    v_promoted    integer[];
     v_disposition text[];
 
     -- admitted counts known since earlier in this call, by scope
@@ -152,6 +159,7 @@ DECLARE
     v_out_eligible timestamptz[];
 
     v_place integer;
+    v_first integer;
     v_count integer;
 BEGIN
     IF p_now IS NULL OR NOT isfinite(p_now)
@@ -209,7 +217,7 @@ BEGIN
     END IF;
     IF v_error IS NULL THEN
         SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE SKIP LOCKED;
-        IF NOT FOUND AND EXISTS (SELECT FROM tenantfair_policy WHERE id = 1) THEN
+        IF v_policy.id IS NULL THEN
             BEGIN
                 IF v_give_up_at IS NOT NULL THEN
                     PERFORM set_config(
@@ -257,49 +265,95 @@ BEGIN
         v_want := least(v_demand, v_grants);
         v_chunk := least(v_want, v_visits);
         LOOP
-            WITH ring AS (
+            SELECT
+                count(*)::integer AS n,
+                array_agg(ahead.ring_position) AS position,
+                array_agg(ahead.scope_key) AS scope,
+                array_agg(ahead.unfinished_count) AS unfinished,
+                array_agg(coalesce(part.max_active, v_policy.max_active)) AS cap
+            INTO v_ring
+            FROM (
+                SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
+                FROM tenantfair_schedule AS schedule
+                WHERE schedule.in_ring AND schedule.ring_position > v_from
+                ORDER BY schedule.ring_position
+                LIMIT v_chunk
+            ) AS ahead
+            JOIN tenantfair_partition AS part ON part.scope_key = ahead.scope_key;
+            EXIT WHEN v_ring.n = 0;
+
+            SELECT
+                array_agg(
+                    CASE
+                        WHEN page.queued = 0 THEN page.admitted
+                        -- Everything unfinished fits below the cap: nothing to count.
+                        WHEN ring.cap >= ring.unfinished THEN page.admitted + page.queued
+                        ELSE
+                            page.admitted + least(
+                                page.queued,
+                                greatest(
+                                    ring.cap
+                                    - (
+                                        SELECT count(*)
+                                        FROM (
+                                            SELECT
+                                            FROM tenantfair_run AS run
+                                            WHERE run.scope_key = ring.scope_key
+                                                AND run.claim_token IS NOT NULL
+                                                AND run.tenant_admitted_at IS NOT NULL
+                                            LIMIT ring.cap
+                                        ) AS admitted_claimed
+                                    )
+                                    - (
+                                        SELECT count(*)
+                                        FROM (
+                                            SELECT
+                                            FROM tenantfair_run AS run
+                                            WHERE run.scope_key = ring.scope_key
+                                                AND run.wake_at IS NOT NULL
+                                                AND run.tenant_admitted_at IS NOT NULL
+                                            LIMIT ring.cap
+                                        ) AS admitted_ready
+                                    ),
+                                    0
+                                )
+                            )
+                    END
+                ) AS can,
+                array_agg(page.queued > 0) AS queued,
+                array_agg(page.expired > 0) AS expired,
+                array_agg(page.poison > 0) AS poison
+            INTO v_look
+            FROM unnest(v_ring.scope, v_ring.cap, v_ring.unfinished) AS ring (scope_key, cap, unfinished)
+            CROSS JOIN LATERAL (
                 SELECT
-                    ahead.ring_position,
-                    ahead.scope_key,
-                    ahead.unfinished_count,
-                    coalesce(part.max_active, v_policy.max_active) AS cap
+                    count(*) FILTER (WHERE candidate.class <> 'queued') AS admitted,
+                    count(*) FILTER (WHERE candidate.class = 'queued') AS queued,
+                    count(*) FILTER (WHERE candidate.class = 'expired') AS expired,
+                    count(*) FILTER (WHERE candidate.claim_attempts >= p_max_attempts) AS poison
                 FROM (
-                    SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
-                    FROM tenantfair_schedule AS schedule
-                    WHERE schedule.in_ring AND schedule.ring_position > v_from
-                    ORDER BY schedule.ring_position
-                    LIMIT v_chunk
-                ) AS ahead
-                JOIN tenantfair_partition AS part ON part.scope_key = ahead.scope_key
-            ),
-            looked AS (
-                SELECT
-                    ring.ring_position,
-                    ring.scope_key,
-                    queued.n > 0 AS has_queued,
-                    expired.n > 0 OR ready.poison > 0 OR queued.poison > 0 AS careful,
-                    least(ready.n + expired.n + promotable.n, c_quantum)::integer AS can
-                FROM ring
-                CROSS JOIN LATERAL (
-                    SELECT
-                        count(*) AS n,
-                        count(*) FILTER (WHERE page.claim_attempts >= p_max_attempts) AS poison
-                    FROM (
-                        SELECT run.claim_attempts
+                    (
+                        SELECT 'queued' AS class, run.claim_attempts
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = ring.scope_key
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NULL
+                        ORDER BY run.wake_at, run.id
+                        LIMIT least(c_quantum, v_demand)
+                    )
+                    UNION ALL
+                    (
+                        SELECT 'ready', run.claim_attempts
                         FROM tenantfair_run AS run
                         WHERE run.scope_key = ring.scope_key
                             AND run.wake_at <= p_now
                             AND run.tenant_admitted_at IS NOT NULL
                         ORDER BY run.wake_at, run.id
                         LIMIT c_page
-                    ) AS page
-                ) AS ready
-                CROSS JOIN LATERAL (
-                    SELECT
-                        count(*) AS n,
-                        count(*) FILTER (WHERE page.claim_attempts >= p_max_attempts) AS poison
-                    FROM (
-                        SELECT run.claim_attempts
+                    )
+                    UNION ALL
+                    (
+                        SELECT 'expired', run.claim_attempts
                         FROM tenantfair_run AS run
                         WHERE run.scope_key = ring.scope_key
                             AND run.claim_token IS NOT NULL
@@ -307,121 +361,115 @@ BEGIN
                             AND run.tenant_admitted_at IS NOT NULL
                         ORDER BY run.claimed_at, run.id
                         LIMIT c_page
-                    ) AS page
-                ) AS expired
-                CROSS JOIN LATERAL (
-                    SELECT
-                        count(*) AS n,
-                        count(*) FILTER (WHERE page.claim_attempts >= p_max_attempts) AS poison
-                    FROM (
-                        SELECT run.claim_attempts
-                        FROM tenantfair_run AS run
-                        WHERE run.scope_key = ring.scope_key
-                            AND run.wake_at <= p_now
-                            AND run.tenant_admitted_at IS NULL
-                        ORDER BY run.wake_at, run.id
-                        LIMIT least(c_quantum, v_demand)
-                    ) AS page
-                ) AS queued
-                CROSS JOIN LATERAL (
-                    SELECT
-                        CASE
-                            WHEN queued.n = 0 THEN 0
-                            -- Everything unfinished fits below the cap: nothing to count.
-                            WHEN ring.cap >= ring.unfinished_count THEN queued.n
-                            ELSE
-                                ring.cap + ready.poison + expired.poison
-                                - (
-                                    SELECT count(*)
-                                    FROM (
-                                        SELECT
-                                        FROM tenantfair_run AS run
-                                        WHERE run.scope_key = ring.scope_key
-                                            AND run.wake_at IS NOT NULL
-                                            AND run.tenant_admitted_at IS NOT NULL
-                                        LIMIT ring.cap::bigint + ready.poison + expired.poison
-                                    ) AS admitted_ready
-                                )
-                                - (
-                                    SELECT count(*)
-                                    FROM (
-                                        SELECT
-                                        FROM tenantfair_run AS run
-                                        WHERE run.scope_key = ring.scope_key
-                                            AND run.claim_token IS NOT NULL
-                                            AND run.tenant_admitted_at IS NOT NULL
-                                        LIMIT ring.cap::bigint + ready.poison + expired.poison
-                                    ) AS admitted_claimed
-                                )
-                        END AS n
-                ) AS slots
-                CROSS JOIN LATERAL (
-                    SELECT
-                        CASE
-                            WHEN slots.n <= 0 THEN 0
-                            WHEN queued.poison = 0 THEN least(queued.n, slots.n)
-                            -- A poisoned row needs a free slot and uses none.
-                            ELSE (
+                    )
+                ) AS candidate
+            ) AS page;
+
+            v_ordinal := '{}';
+            v_can := '{}';
+            v_scope := '{}';
+            v_careful := '{}';
+            v_has_queue := '{}';
+            v_planned := 0;
+            FOR v_place IN 1..v_ring.n LOOP
+                v_count := v_look.can[v_place];
+                IF v_look.poison[v_place] THEN
+                    -- Poison frees slots, or uses none: what fits has to be counted out.
+                    WITH admitted AS (
+                        SELECT
+                            (
                                 SELECT count(*)
                                 FROM (
                                     SELECT
-                                        coalesce(
-                                            sum((head.claim_attempts < p_max_attempts)::integer) OVER (
-                                                ORDER BY head.wake_at, head.id
-                                                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-                                            ),
-                                            0
-                                        ) AS used
-                                    FROM (
-                                        SELECT run.wake_at, run.id, run.claim_attempts
-                                        FROM tenantfair_run AS run
-                                        WHERE run.scope_key = ring.scope_key
-                                            AND run.wake_at <= p_now
-                                            AND run.tenant_admitted_at IS NULL
-                                        ORDER BY run.wake_at, run.id
-                                        LIMIT least(c_quantum, v_demand)
-                                    ) AS head
-                                ) AS queue
-                                WHERE queue.used < slots.n
+                                    FROM tenantfair_run AS run
+                                    WHERE run.scope_key = v_ring.scope[v_place]
+                                        AND run.claim_token IS NOT NULL
+                                        AND run.tenant_admitted_at IS NOT NULL
+                                    LIMIT v_ring.cap[v_place]::bigint + c_page
+                                ) AS admitted_claimed
                             )
-                        END AS n
-                ) AS promotable
-            ),
-            numbered AS (
-                SELECT
-                    looked.*,
-                    looked.can = 0 AND looked.has_queued AS at_cap,
-                    row_number() OVER walk AS ordinal,
-                    count(*) FILTER (WHERE looked.can = 0 AND looked.has_queued) OVER walk AS capped
-                FROM looked
-                WINDOW walk AS (ORDER BY looked.ring_position)
-            )
-            SELECT
-                count(*)::integer AS n,
-                count(*) FILTER (WHERE numbered.can > 0) AS admissible,
-                count(*) FILTER (WHERE numbered.at_cap)::integer AS capped,
-                array_agg(numbered.ring_position ORDER BY numbered.ordinal) AS positions,
-                array_agg(numbered.scope_key ORDER BY numbered.ordinal) AS scopes,
-                array_agg(numbered.at_cap ORDER BY numbered.ordinal) AS at_cap,
-                array_agg(numbered.ordinal::integer ORDER BY numbered.ordinal)
-                    FILTER (WHERE numbered.can > 0) AS ordinal,
-                array_agg(numbered.can ORDER BY numbered.ordinal) FILTER (WHERE numbered.can > 0) AS can,
-                array_agg(numbered.scope_key ORDER BY numbered.ordinal)
-                    FILTER (WHERE numbered.can > 0) AS scope,
-                array_agg(numbered.has_queued ORDER BY numbered.ordinal)
-                    FILTER (WHERE numbered.can > 0) AS queued,
-                array_agg(numbered.careful ORDER BY numbered.ordinal)
-                    FILTER (WHERE numbered.can > 0) AS careful,
-                array_agg(numbered.capped::integer ORDER BY numbered.ordinal)
-                    FILTER (WHERE numbered.can > 0) AS capped_before
-            INTO v_ahead
-            FROM numbered;
+                            + (
+                                SELECT count(*)
+                                FROM (
+                                    SELECT
+                                    FROM tenantfair_run AS run
+                                    WHERE run.scope_key = v_ring.scope[v_place]
+                                        AND run.wake_at IS NOT NULL
+                                        AND run.tenant_admitted_at IS NOT NULL
+                                    LIMIT v_ring.cap[v_place]::bigint + c_page
+                                ) AS admitted_ready
+                            ) AS n
+                    ),
+                    served AS (
+                        (
+                            SELECT run.claim_attempts
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = v_ring.scope[v_place]
+                                AND run.wake_at <= p_now
+                                AND run.tenant_admitted_at IS NOT NULL
+                            ORDER BY run.wake_at, run.id
+                            LIMIT c_page
+                        )
+                        UNION ALL
+                        (
+                            SELECT run.claim_attempts
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = v_ring.scope[v_place]
+                                AND run.claim_token IS NOT NULL
+                                AND run.claimed_at < p_expired_before
+                                AND run.tenant_admitted_at IS NOT NULL
+                            ORDER BY run.claimed_at, run.id
+                            LIMIT c_page
+                        )
+                    ),
+                    queue AS (
+                        SELECT
+                            coalesce(
+                                sum((head.claim_attempts < p_max_attempts)::integer) OVER (
+                                    ORDER BY head.wake_at, head.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                                ),
+                                0
+                            ) AS used
+                        FROM (
+                            SELECT run.wake_at, run.id, run.claim_attempts
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = v_ring.scope[v_place]
+                                AND run.wake_at <= p_now
+                                AND run.tenant_admitted_at IS NULL
+                            ORDER BY run.wake_at, run.id
+                            LIMIT least(c_quantum, v_demand)
+                        ) AS head
+                    ),
+                    freed AS (
+                        SELECT
+                            count(*) AS n,
+                            count(*) FILTER (WHERE served.claim_attempts >= p_max_attempts) AS poison
+                        FROM served
+                    )
+                    SELECT
+                        freed.n + (
+                            SELECT count(*)
+                            FROM queue
+                            WHERE queue.used < v_ring.cap[v_place] - admitted.n + freed.poison
+                        )
+                    INTO v_count
+                    FROM admitted, freed;
+                END IF;
+                CONTINUE WHEN v_count = 0;
+                v_planned := v_planned + 1;
+                v_ordinal[v_planned] := v_place;
+                v_can[v_planned] := least(v_count, c_quantum);
+                v_scope[v_planned] := v_ring.scope[v_place];
+                v_careful[v_planned] := v_look.poison[v_place] OR v_look.expired[v_place];
+                v_has_queue[v_planned] := v_look.queued[v_place];
+                EXIT WHEN v_planned = v_want;
+            END LOOP;
 
-            EXIT WHEN v_ahead.admissible >= v_want OR v_ahead.n < v_chunk OR v_chunk = v_visits;
+            EXIT WHEN v_planned = v_want OR v_ring.n < v_chunk OR v_chunk = v_visits;
             v_chunk := least(v_chunk * 8, v_visits);
         END LOOP;
 
-        IF v_ahead.n = 0 THEN
+        IF v_ring.n = 0 THEN
             -- The lap is over; when a whole one has nothing, the ring is empty.
             EXIT WHEN v_wrapping OR v_from = 0;
             v_wrapping := true;
@@ -436,35 +484,35 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         -- Nothing admissible ahead: the walk runs on through the lap, touching neither partitions nor runs.
         ------------------------------------------------------------------------------------------------
-        IF v_ahead.admissible = 0 THEN
+        IF v_planned = 0 THEN
             -- A whole lap seen at once and nothing in it: every further lap of this call is the same.
-            v_walked := CASE WHEN v_from = 0 AND v_ahead.n < v_chunk THEN v_visits ELSE v_ahead.n END;
+            v_walked := CASE WHEN v_from = 0 AND v_ring.n < v_chunk THEN v_visits ELSE v_ring.n END;
             IF p_trace THEN
                 FOR v_visit IN 1..v_walked LOOP
-                    v_place := (v_visit - 1) % v_ahead.n + 1;
+                    v_place := (v_visit - 1) % v_ring.n + 1;
                     row_kind := 'inspection';
                     transaction_id := pg_current_xact_id()::text::bigint;
                     visit_ordinal := v_inspections + v_visit;
                     cursor_before := v_cursor;
-                    cursor_after := v_ahead.positions[v_place];
-                    ring_position := v_ahead.positions[v_place];
-                    scope_key := v_ahead.scopes[v_place];
-                    disposition := CASE WHEN v_ahead.at_cap[v_place] THEN 'cap_debt_denial' ELSE 'empty_page' END;
+                    cursor_after := v_ring.position[v_place];
+                    ring_position := v_ring.position[v_place];
+                    scope_key := v_ring.scope[v_place];
+                    disposition := CASE WHEN v_look.queued[v_place] THEN 'cap_debt_denial' ELSE 'empty_page' END;
                     v_cursor := cursor_after;
                     RETURN NEXT;
                 END LOOP;
             END IF;
-            v_place := (v_walked - 1) % v_ahead.n + 1;
-            v_count := v_ahead.capped * ((v_walked - 1) / v_ahead.n)
-                + (SELECT count(*) FROM unnest(v_ahead.at_cap[:v_place]) AS visit (at_cap) WHERE visit.at_cap);
+            v_place := (v_walked - 1) % v_ring.n + 1;
+            v_count := cardinality(array_positions(v_look.queued, true)) * ((v_walked - 1) / v_ring.n)
+                + cardinality(array_positions(v_look.queued[:v_place], true));
             v_capped := v_capped + v_count;
             v_empty := v_empty + v_walked - v_count;
-            v_laps := v_laps + (v_walked - 1) / v_ahead.n;
-            v_cursor := v_ahead.positions[v_place];
+            v_laps := v_laps + (v_walked - 1) / v_ring.n;
+            v_cursor := v_ring.position[v_place];
             v_from := v_cursor;
             v_inspections := v_inspections + v_walked;
             v_visits := v_visits - v_walked;
-            IF v_ahead.n < v_chunk THEN
+            IF v_ring.n < v_chunk THEN
                 v_wrapping := true;
                 v_from := 0;
             END IF;
@@ -474,39 +522,27 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         -- Plan: the first admissible positions, each with its share of what is still wanted.
         ------------------------------------------------------------------------------------------------
-        v_planned := least(v_ahead.admissible, v_want);
         v_left := v_demand;
         v_quantum := '{}';
         FOR v_visit IN 1..v_planned LOOP
-            v_quantum[v_visit] := least(
-                v_ahead.can[v_visit],
-                (v_left + v_planned - v_visit) / (v_planned - v_visit + 1)
-            );
+            v_quantum[v_visit] := least(v_can[v_visit], (v_left + v_planned - v_visit) / (v_planned - v_visit + 1));
             v_left := v_left - v_quantum[v_visit];
             EXIT WHEN v_left = 0;
         END LOOP;
         v_planned := cardinality(v_quantum);
-        v_walked := v_ahead.ordinal[v_planned];
+        v_walked := v_ordinal[v_planned];
         v_granted := array_fill(0, ARRAY[v_planned]);
+        v_promoted := v_granted;
         v_disposition := array_fill(NULL::text, ARRAY[v_planned]);
-        v_out_visit := '{}';
-        v_out_ordinal := '{}';
-        v_out_id := '{}';
-        v_out_class := '{}';
-        v_out_poison := '{}';
-        v_out_eligible := '{}';
 
         ------------------------------------------------------------------------------------------------
         -- Partitions: locked in a statement of their own, so that the counts that follow see what is committed.
         ------------------------------------------------------------------------------------------------
         SELECT
-            array_agg(
-                CASE WHEN locked.found THEN coalesce(locked.max_active, v_policy.max_active) END
-                ORDER BY visit.ordinal
-            ) AS cap,
-            array_agg(v_known_admitted[array_position(v_known_scope, visit.scope_key)] ORDER BY visit.ordinal) AS admitted
+            array_agg(CASE WHEN locked.found THEN coalesce(locked.max_active, v_policy.max_active) END) AS cap,
+            array_agg(v_known_admitted[array_position(v_known_scope, visit.scope_key)]) AS admitted
         INTO v_partition
-        FROM unnest(v_ahead.scope[:v_planned]) WITH ORDINALITY AS visit (scope_key, ordinal)
+        FROM unnest(v_scope[:v_planned]) AS visit (scope_key)
         LEFT JOIN LATERAL (
             SELECT true AS found, part.max_active
             FROM tenantfair_partition AS part
@@ -521,37 +557,19 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         SELECT
             array_agg(visit.ordinal::integer) AS visit,
-            array_agg(admitted.n::integer) AS admitted,
-            array_agg(page.n) AS page,
+            array_agg(admitted.n) AS admitted,
             array_agg(locked.id) AS id,
             array_agg(locked.queued) AS queued
         INTO v_simple
-        FROM unnest(
-            v_ahead.scope[:v_planned],
-            v_ahead.careful[:v_planned],
-            v_ahead.queued[:v_planned],
-            v_quantum,
-            v_cap,
-            v_admitted
-        ) WITH ORDINALITY AS visit (scope_key, careful, queued, quantum, cap, admitted, ordinal)
+        FROM unnest(v_scope[:v_planned], v_careful[:v_planned], v_has_queue[:v_planned], v_quantum, v_cap, v_admitted)
+            WITH ORDINALITY AS visit (scope_key, careful, has_queue, quantum, cap, admitted, ordinal)
         CROSS JOIN LATERAL (
             SELECT
                 CASE
                     WHEN visit.admitted IS NOT NULL THEN visit.admitted
-                    WHEN visit.cap = c_unlimited OR NOT visit.queued THEN NULL
+                    WHEN visit.cap = c_unlimited OR NOT visit.has_queue THEN NULL
                     ELSE
                         (
-                            SELECT count(*)
-                            FROM (
-                                SELECT
-                                FROM tenantfair_run AS run
-                                WHERE run.scope_key = visit.scope_key
-                                    AND run.wake_at IS NOT NULL
-                                    AND run.tenant_admitted_at IS NOT NULL
-                                LIMIT visit.cap
-                            ) AS admitted_ready
-                        )
-                        + (
                             SELECT count(*)
                             FROM (
                                 SELECT
@@ -562,43 +580,52 @@ BEGIN
                                 LIMIT visit.cap
                             ) AS admitted_claimed
                         )
-                END AS n
+                        + (
+                            SELECT count(*)
+                            FROM (
+                                SELECT
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = visit.scope_key
+                                    AND run.wake_at IS NOT NULL
+                                    AND run.tenant_admitted_at IS NOT NULL
+                                LIMIT visit.cap
+                            ) AS admitted_ready
+                        )
+                END::integer AS n
         ) AS admitted
-        CROSS JOIN LATERAL (
-            SELECT
-                count(*)::integer AS n,
-                count(*) FILTER (WHERE NOT candidate.queued) AS admitted,
-                array_agg(candidate.id ORDER BY candidate.queued, candidate.wake_at, candidate.id) AS ids
-            FROM (
-                (
-                    SELECT run.id, run.wake_at, false AS queued
-                    FROM tenantfair_run AS run
-                    WHERE run.scope_key = visit.scope_key
-                        AND run.wake_at <= p_now
-                        AND run.tenant_admitted_at IS NOT NULL
-                    ORDER BY run.wake_at, run.id
-                    LIMIT c_page
-                )
-                UNION ALL
-                (
-                    SELECT run.id, run.wake_at, true
-                    FROM tenantfair_run AS run
-                    WHERE run.scope_key = visit.scope_key
-                        AND run.wake_at <= p_now
-                        AND run.tenant_admitted_at IS NULL
-                    ORDER BY run.wake_at, run.id
-                    LIMIT CASE
-                        WHEN NOT visit.queued THEN 0
-                        ELSE least(visit.quantum, greatest(visit.cap - coalesce(admitted.n, 0), 0))
-                    END
-                )
-            ) AS candidate
-        ) AS page
         LEFT JOIN LATERAL (
-            SELECT run.id, frozen.place > page.admitted AS queued
-            FROM unnest(page.ids[:c_page]) WITH ORDINALITY AS frozen (id, place)
-            JOIN tenantfair_run AS run ON run.id = frozen.id
-            ORDER BY frozen.place
+            SELECT run.id, page.queued
+            FROM (
+                SELECT candidate.id, candidate.wake_at, candidate.queued
+                FROM (
+                    (
+                        SELECT run.id, run.wake_at, false AS queued
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = visit.scope_key
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NOT NULL
+                        ORDER BY run.wake_at, run.id
+                        LIMIT c_page
+                    )
+                    UNION ALL
+                    (
+                        SELECT run.id, run.wake_at, true
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = visit.scope_key
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NULL
+                        ORDER BY run.wake_at, run.id
+                        -- A FIFO prefix can use no more than this, so no more is frozen.
+                        LIMIT CASE
+                            WHEN visit.has_queue THEN least(visit.quantum, greatest(visit.cap - coalesce(admitted.n, 0), 0))
+                            ELSE 0
+                        END
+                    )
+                ) AS candidate
+                LIMIT c_page
+            ) AS page
+            JOIN tenantfair_run AS run ON run.id = page.id
+            ORDER BY page.queued, page.wake_at, page.id
             LIMIT visit.quantum
             FOR NO KEY UPDATE OF run SKIP LOCKED
         ) AS locked ON true
@@ -607,70 +634,70 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         -- Recheck in a fresh snapshot: admitted rows one by one, the queue as an unbroken run of locked heads.
         ------------------------------------------------------------------------------------------------
-        WITH locked AS (
-            SELECT frozen.visit, frozen.id, frozen.queued
+        v_out_visit := '{}';
+        v_out_ordinal := '{}';
+        v_out_id := '{}';
+        v_out_class := '{}';
+        v_out_poison := '{}';
+        v_out_eligible := '{}';
+
+        SELECT
+            array_agg(kept.visit) AS visit,
+            array_agg(kept.id) AS id,
+            array_agg(kept.queued) AS queued,
+            array_agg(kept.wake_at) AS eligible,
+            array_agg(kept.fit) AS fit
+        INTO v_kept
+        FROM (
+            SELECT frozen.visit, run.id, false AS queued, run.wake_at, true AS fit
             FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
-            WHERE frozen.id IS NOT NULL
-        ),
-        prefix AS (
+            JOIN tenantfair_run AS run ON run.id = frozen.id
+            WHERE NOT frozen.queued
+                AND run.scope_key = v_scope[frozen.visit]
+                AND run.wake_at <= p_now
+                AND run.tenant_admitted_at IS NOT NULL
+                AND run.claim_attempts < p_max_attempts
+            UNION ALL
             SELECT
                 queue.visit,
                 head.id,
+                true,
                 head.wake_at,
-                bool_and(head.id = ANY (v_simple.id) AND head.claim_attempts < p_max_attempts)
-                    OVER (PARTITION BY queue.visit ORDER BY head.wake_at, head.id) AS unbroken
+                head.claim_attempts < p_max_attempts AND head.id = ANY (v_simple.id)
             FROM (
-                SELECT locked.visit, count(*) AS n
-                FROM locked
-                WHERE locked.queued
-                GROUP BY locked.visit
+                SELECT frozen.visit, count(*) AS n
+                FROM unnest(v_simple.visit, v_simple.queued) AS frozen (visit, queued)
+                WHERE frozen.queued
+                GROUP BY frozen.visit
             ) AS queue
             CROSS JOIN LATERAL (
                 SELECT run.id, run.wake_at, run.claim_attempts
                 FROM tenantfair_run AS run
-                WHERE run.scope_key = v_ahead.scope[queue.visit]
+                WHERE run.scope_key = v_scope[queue.visit]
                     AND run.wake_at <= p_now
                     AND run.tenant_admitted_at IS NULL
                 ORDER BY run.wake_at, run.id
                 LIMIT queue.n
             ) AS head
-        ),
-        kept AS (
-            SELECT locked.visit, run.id, run.wake_at, 'admitted_ready' AS class
-            FROM locked
-            JOIN tenantfair_run AS run ON run.id = locked.id
-            WHERE NOT locked.queued
-                AND run.scope_key = v_ahead.scope[locked.visit]
-                AND run.wake_at <= p_now
-                AND run.tenant_admitted_at IS NOT NULL
-                AND run.claim_attempts < p_max_attempts
-            UNION ALL
-            SELECT prefix.visit, prefix.id, prefix.wake_at, 'queued_ready'
-            FROM prefix
-            WHERE prefix.unbroken
-        ),
-        numbered AS (
-            SELECT
-                kept.*,
-                row_number() OVER (PARTITION BY kept.visit ORDER BY kept.class, kept.wake_at, kept.id) AS ordinal
-            FROM kept
-        )
-        SELECT
-            coalesce(array_agg(numbered.visit), '{}') AS visit,
-            coalesce(array_agg(numbered.ordinal::integer), '{}') AS ordinal,
-            coalesce(array_agg(numbered.id), '{}') AS id,
-            coalesce(array_agg(numbered.class), '{}') AS class,
-            coalesce(array_agg(numbered.wake_at), '{}') AS eligible
-        INTO v_kept
-        FROM numbered;
-        v_out_visit := v_kept.visit;
-        v_out_ordinal := v_kept.ordinal;
-        v_out_id := v_kept.id;
-        v_out_class := v_kept.class;
-        v_out_eligible := v_kept.eligible;
-        v_out_poison := array_fill(false, ARRAY[cardinality(v_out_id)]);
-        FOREACH v_place IN ARRAY v_out_visit LOOP
-            v_granted[v_place] := v_granted[v_place] + 1;
+            ORDER BY 1, 3, 4, 2
+        ) AS kept;
+
+        v_first := 0;
+        FOR v_place IN 1..coalesce(cardinality(v_kept.id), 0) LOOP
+            IF NOT v_kept.fit[v_place] THEN
+                -- The rest of this visit's queue stands behind a head that is not ours.
+                v_first := v_kept.visit[v_place];
+            END IF;
+            CONTINUE WHEN v_kept.visit[v_place] = v_first;
+            v_count := v_kept.visit[v_place];
+            v_granted[v_count] := v_granted[v_count] + 1;
+            v_promoted[v_count] := v_promoted[v_count] + v_kept.queued[v_place]::integer;
+            v_out_visit := v_out_visit || v_count;
+            v_out_ordinal := v_out_ordinal || v_granted[v_count];
+            v_out_id := v_out_id || v_kept.id[v_place];
+            v_out_class := v_out_class || CASE WHEN v_kept.queued[v_place] THEN 'queued_ready' ELSE 'admitted_ready' END;
+            v_out_poison := v_out_poison || false;
+            v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
         END LOOP;
 
         FOR v_visit IN 1..v_planned LOOP
@@ -680,33 +707,46 @@ BEGIN
                 CONTINUE;
             END IF;
 
-            IF NOT v_ahead.careful[v_visit] THEN
-                v_place := array_position(v_simple.visit, v_visit);
-                v_slots := v_cap[v_visit] - v_simple.admitted[v_place]
-                    - (
-                        SELECT count(*)
-                        FROM unnest(v_out_visit, v_out_class) AS outcome (visit, class)
-                        WHERE outcome.visit = v_visit AND outcome.class = 'queued_ready'
-                    );
-                v_ready_served := v_ready_served OR v_granted[v_visit] > 0;
-                v_disposition[v_visit] := CASE
-                    WHEN v_granted[v_visit] > 0 THEN 'grant'
-                    WHEN v_simple.page[v_place] = 0 AND v_slots <= 0 THEN 'cap_debt_denial'
-                    WHEN v_simple.page[v_place] = 0 THEN 'empty_page'
-                    WHEN v_simple.id[v_place] IS NULL THEN 'lock_miss'
-                    -- Still due and still ours to lock, so an older or a locked head stands before it.
-                    WHEN EXISTS (
-                        SELECT
-                        FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
-                        JOIN tenantfair_run AS run ON run.id = frozen.id
-                        WHERE frozen.visit = v_visit
-                            AND frozen.queued
-                            AND run.wake_at <= p_now
-                            AND run.tenant_admitted_at IS NULL
-                            AND run.claim_attempts < p_max_attempts
-                    ) THEN 'denied'
-                    ELSE 'stale'
-                END;
+            IF NOT v_careful[v_visit] THEN
+                v_first := array_position(v_simple.visit, v_visit);
+                v_slots := v_cap[v_visit] - v_simple.admitted[v_first] - v_promoted[v_visit];
+                IF v_granted[v_visit] > 0 THEN
+                    v_disposition[v_visit] := 'grant';
+                    v_ready_served := true;
+                ELSIF v_simple.id[v_first] IS NOT NULL THEN
+                    -- Still due and still ours to lock: then an older or a locked head stands before it.
+                    v_disposition[v_visit] := CASE
+                        WHEN EXISTS (
+                            SELECT
+                            FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
+                            JOIN tenantfair_run AS run ON run.id = frozen.id
+                            WHERE frozen.visit = v_visit
+                                AND frozen.queued
+                                AND run.wake_at <= p_now
+                                AND run.tenant_admitted_at IS NULL
+                                AND run.claim_attempts < p_max_attempts
+                        ) THEN 'denied'
+                        ELSE 'stale'
+                    END;
+                ELSIF EXISTS (
+                    SELECT
+                    FROM tenantfair_run AS run
+                    WHERE run.scope_key = v_scope[v_visit]
+                        AND run.wake_at <= p_now
+                        AND run.tenant_admitted_at IS NOT NULL
+                ) THEN
+                    v_disposition[v_visit] := 'lock_miss';
+                ELSIF EXISTS (
+                    SELECT
+                    FROM tenantfair_run AS run
+                    WHERE run.scope_key = v_scope[v_visit]
+                        AND run.wake_at <= p_now
+                        AND run.tenant_admitted_at IS NULL
+                ) THEN
+                    v_disposition[v_visit] := CASE WHEN v_slots <= 0 THEN 'cap_debt_denial' ELSE 'lock_miss' END;
+                ELSE
+                    v_disposition[v_visit] := 'empty_page';
+                END IF;
             ELSE
                 --------------------------------------------------------------------------------------------
                 -- A careful visit: both classes and poison, in the order the call's history asks for.
@@ -719,7 +759,7 @@ BEGIN
                         FROM (
                             SELECT
                             FROM tenantfair_run AS run
-                            WHERE run.scope_key = v_ahead.scope[v_visit]
+                            WHERE run.scope_key = v_scope[v_visit]
                                 AND run.wake_at IS NOT NULL
                                 AND run.tenant_admitted_at IS NOT NULL
                             LIMIT v_cap[v_visit]::bigint + c_page
@@ -730,7 +770,7 @@ BEGIN
                         FROM (
                             SELECT
                             FROM tenantfair_run AS run
-                            WHERE run.scope_key = v_ahead.scope[v_visit]
+                            WHERE run.scope_key = v_scope[v_visit]
                                 AND run.claim_token IS NOT NULL
                                 AND run.tenant_admitted_at IS NOT NULL
                             LIMIT v_cap[v_visit]::bigint + c_page
@@ -741,7 +781,7 @@ BEGIN
                 WITH ready AS (
                     SELECT run.id, run.wake_at, run.claim_attempts
                     FROM tenantfair_run AS run
-                    WHERE run.scope_key = v_ahead.scope[v_visit]
+                    WHERE run.scope_key = v_scope[v_visit]
                         AND run.wake_at <= p_now
                         AND run.tenant_admitted_at IS NOT NULL
                     ORDER BY run.wake_at, run.id
@@ -750,7 +790,7 @@ BEGIN
                 queued AS (
                     SELECT run.id, run.wake_at, run.claim_attempts
                     FROM tenantfair_run AS run
-                    WHERE run.scope_key = v_ahead.scope[v_visit]
+                    WHERE run.scope_key = v_scope[v_visit]
                         AND run.wake_at <= p_now
                         AND run.tenant_admitted_at IS NULL
                     ORDER BY run.wake_at, run.id
@@ -759,7 +799,7 @@ BEGIN
                 expired AS (
                     SELECT run.id, run.claimed_at, run.claim_attempts
                     FROM tenantfair_run AS run
-                    WHERE run.scope_key = v_ahead.scope[v_visit]
+                    WHERE run.scope_key = v_scope[v_visit]
                         AND run.claim_token IS NOT NULL
                         AND run.claimed_at < p_expired_before
                         AND run.tenant_admitted_at IS NOT NULL
@@ -851,7 +891,7 @@ BEGIN
                     FROM (
                         SELECT run.id, run.wake_at
                         FROM tenantfair_run AS run
-                        WHERE run.scope_key = v_ahead.scope[v_visit]
+                        WHERE run.scope_key = v_scope[v_visit]
                             AND run.wake_at <= p_now
                             AND run.tenant_admitted_at IS NULL
                         ORDER BY run.wake_at, run.id
@@ -875,7 +915,7 @@ BEGIN
                     WITH ORDINALITY AS frozen (id, class, poison, place)
                 JOIN tenantfair_run AS run ON run.id = frozen.id
                 WHERE frozen.id = ANY (v_locked)
-                    AND run.scope_key = v_ahead.scope[v_visit]
+                    AND run.scope_key = v_scope[v_visit]
                     AND (run.claim_attempts >= p_max_attempts) = frozen.poison
                     AND CASE frozen.class
                         WHEN 'expired' THEN
@@ -922,9 +962,9 @@ BEGIN
             END IF;
 
             IF v_slots IS NOT NULL THEN
-                v_place := array_position(v_known_scope, v_ahead.scope[v_visit]);
+                v_place := array_position(v_known_scope, v_scope[v_visit]);
                 IF v_place IS NULL THEN
-                    v_known_scope := v_known_scope || v_ahead.scope[v_visit];
+                    v_known_scope := v_known_scope || v_scope[v_visit];
                     v_known_admitted := v_known_admitted || (v_cap[v_visit] - v_slots);
                 ELSE
                     v_known_admitted[v_place] := v_cap[v_visit] - v_slots;
@@ -937,7 +977,7 @@ BEGIN
                 WHEN 'cap_debt_denial' THEN v_capped := v_capped + 1;
                 WHEN 'lock_miss' THEN v_missed := v_missed + 1;
                 WHEN 'stale' THEN v_stale := v_stale + 1;
-                WHEN 'denied' THEN v_denied := v_denied + 1;
+                ELSE v_denied := v_denied + 1;
             END CASE;
         END LOOP;
 
@@ -951,7 +991,7 @@ BEGIN
                 SET
                     admission_epoch = part.admission_epoch + 1,
                     updated_at = p_now
-                FROM unnest(v_ahead.scope[:v_planned], v_granted) AS visit (scope_key, granted)
+                FROM unnest(v_scope[:v_planned], v_granted) AS visit (scope_key, granted)
                 WHERE part.scope_key = visit.scope_key AND visit.granted > 0
             )
             UPDATE tenantfair_run AS run
@@ -1005,16 +1045,16 @@ BEGIN
                 v_call_token,
                 pg_current_xact_id()::text::bigint,
                 p_demand,
-                v_inspections + v_ahead.ordinal[outcome.visit],
+                v_inspections + v_ordinal[outcome.visit],
                 outcome.ordinal,
                 NULL::bigint,
                 CASE
-                    WHEN v_ahead.ordinal[outcome.visit] = 1 THEN v_cursor
-                    ELSE v_ahead.positions[v_ahead.ordinal[outcome.visit] - 1]
+                    WHEN v_ordinal[outcome.visit] = 1 THEN v_cursor
+                    ELSE v_ring.position[v_ordinal[outcome.visit] - 1]
                 END,
                 NULL::bigint,
-                v_ahead.positions[v_ahead.ordinal[outcome.visit]],
-                v_ahead.positions[v_ahead.ordinal[outcome.visit]],
+                v_ring.position[v_ordinal[outcome.visit]],
+                v_ring.position[v_ordinal[outcome.visit]],
                 run.scope_key,
                 CASE outcome.class
                     WHEN 'expired' THEN 'expired_recovery'
@@ -1033,16 +1073,16 @@ BEGIN
                 row_kind := 'inspection';
                 transaction_id := pg_current_xact_id()::text::bigint;
                 visit_ordinal := v_inspections + v_visit;
-                cursor_before := CASE WHEN v_visit = 1 THEN v_cursor ELSE v_ahead.positions[v_visit - 1] END;
-                cursor_after := v_ahead.positions[v_visit];
-                ring_position := v_ahead.positions[v_visit];
-                scope_key := v_ahead.scopes[v_visit];
-                IF v_ahead.ordinal[v_rank] = v_visit THEN
+                cursor_before := CASE WHEN v_visit = 1 THEN v_cursor ELSE v_ring.position[v_visit - 1] END;
+                cursor_after := v_ring.position[v_visit];
+                ring_position := v_ring.position[v_visit];
+                scope_key := v_ring.scope[v_visit];
+                IF v_ordinal[v_rank] = v_visit THEN
                     disposition := v_disposition[v_rank];
                     outcome_count := v_granted[v_rank];
                     v_rank := v_rank + 1;
                 ELSE
-                    disposition := CASE WHEN v_ahead.at_cap[v_visit] THEN 'cap_debt_denial' ELSE 'empty_page' END;
+                    disposition := CASE WHEN v_look.queued[v_visit] THEN 'cap_debt_denial' ELSE 'empty_page' END;
                     outcome_count := 0;
                 END IF;
                 epoch_delta := (outcome_count > 0)::integer;
@@ -1052,15 +1092,18 @@ BEGIN
             epoch_delta := 0;
         END IF;
 
-        v_capped := v_capped + v_ahead.capped_before[v_planned];
-        v_empty := v_empty + v_walked - v_planned - v_ahead.capped_before[v_planned];
+        -- Between the planned positions lie those that nothing can be granted to.
+        v_count := cardinality(array_positions(v_look.queued[:v_walked], true))
+            - cardinality(array_positions(v_has_queue[:v_planned], true));
+        v_capped := v_capped + v_count;
+        v_empty := v_empty + v_walked - v_planned - v_count;
         v_outcomes := v_outcomes + cardinality(v_out_id);
         v_demand := v_demand - cardinality(v_out_id);
         v_inspections := v_inspections + v_walked;
         v_visits := v_visits - v_walked;
-        v_cursor := v_ahead.positions[v_walked];
+        v_cursor := v_ring.position[v_walked];
         v_from := v_cursor;
-        IF v_walked = v_ahead.n AND v_ahead.n < v_chunk THEN
+        IF v_walked = v_ring.n AND v_ring.n < v_chunk THEN
             v_wrapping := true;
             v_from := 0;
         END IF;

@@ -43,29 +43,44 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Before any schedule row is locked, so that nobody waits for a new partition while holding a count.
-    -- Looked for first: ON CONFLICT alone would wait for whoever is updating an existing partition.
-    INSERT INTO tenantfair_partition (scope_key)
-    SELECT wanted.scope_key
-    FROM unnest(v_scopes) AS wanted (scope_key)
-    WHERE NOT EXISTS (
-        SELECT FROM tenantfair_partition AS existing WHERE existing.scope_key = wanted.scope_key
-    )
-    ORDER BY wanted.scope_key
-    ON CONFLICT DO NOTHING;
+    LOOP
+        -- Before any schedule row is locked, so that nobody waits for a new partition while holding a count.
+        -- Looked for first: ON CONFLICT alone would wait for whoever is updating an existing partition.
+        INSERT INTO tenantfair_partition (scope_key)
+        SELECT wanted.scope_key
+        FROM unnest(v_scopes) AS wanted (scope_key)
+        WHERE NOT EXISTS (
+            SELECT FROM tenantfair_partition AS existing WHERE existing.scope_key = wanted.scope_key
+        )
+        ORDER BY wanted.scope_key
+        ON CONFLICT DO NOTHING;
 
-    SELECT count(*) INTO v_locked
-    FROM (
-        SELECT
-        FROM tenantfair_schedule
-        WHERE scope_key = ANY (v_scopes)
-        ORDER BY scope_key
-        FOR NO KEY UPDATE
-    ) AS locked;
-    IF v_locked < cardinality(v_scopes) THEN
-        RAISE EXCEPTION 'a partition was deleted while its runs were being counted'
-            USING ERRCODE = 'foreign_key_violation';
-    END IF;
+        SELECT count(*) INTO v_locked
+        FROM (
+            SELECT
+            FROM tenantfair_schedule
+            WHERE scope_key = ANY (v_scopes)
+            ORDER BY scope_key
+            FOR NO KEY UPDATE
+        ) AS locked;
+        EXIT WHEN v_locked = cardinality(v_scopes);
+
+        -- An idle partition was deleted in between and is made anew. One that lost its ring position for good
+        -- would come here for ever.
+        IF EXISTS (
+            SELECT
+            FROM tenantfair_partition AS existing
+            WHERE existing.scope_key = ANY (v_scopes)
+                AND NOT EXISTS (
+                    SELECT FROM tenantfair_schedule AS ring WHERE ring.scope_key = existing.scope_key
+                )
+        ) THEN
+            RAISE EXCEPTION 'a partition has no ring position'
+                USING
+                    ERRCODE = 'foreign_key_violation',
+                    HINT = 'Its row in tenantfair_schedule was removed with triggers disabled.';
+        END IF;
+    END LOOP;
 
     PERFORM set_config('tenantfair.folding', pg_current_xact_id()::text, true);
     UPDATE tenantfair_schedule AS schedule

@@ -53,7 +53,7 @@ admin: $(VENV)/.stamp ## Serve the example site with its admin
 	@$(PY) -m example_project.site $(ARGS)
 
 conformance: $(VENV)/.stamp ## Run the tests and list the proven conformance items
-	@$(PY) -m pytest --conformance $(ARGS)
+	@$(PY) -m tests.conformance $(ARGS)
 
 snapshot: $(VENV)/.stamp ## Write the schema of a fresh install to tests/schema.sql
 	@$(PY) -m tests.snapshot $(ARGS)
@@ -62,7 +62,7 @@ test-matrix: $(VENV)/.stamp ## Run the tests on every Python, Django and Postgre
 	@$(PY) -m tests.matrix $(ARGS)
 
 clean: ## Remove what the other targets made
-	@rm -rf .venv .venv.boot .matrix build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv.boot .matrix .cache build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(VENV)/.stamp: pyproject.toml

@@ -43,9 +43,9 @@ from tenantfair.conf import get_settings
 from tenantfair.exceptions import InvalidPayload, InvalidRun, InvalidTenant, RunNotFound
 from tenantfair.execution import UnknownTask, change, resolve, task_errors
 from tenantfair.models import Run
-from tenantfair.runs import RunView
+from tenantfair.runs import TENANTLESS, RunView
 from tenantfair.runs.new import Tenantless
-from tenantfair.tenants import current_tenant
+from tenantfair.tenants import current_tenant, validate_tenant
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,8 +82,14 @@ class TenantTask(AnyTask):
 def for_tenant(task: Task[P, R], tenant: str | Tenantless) -> Task[P, R]:
     """Return `task` bound to a tenant: `for_tenant(task, "acme").enqueue(...)`.
 
-    `runs.TENANTLESS` asks for the tenantless scope by name.
+    `runs.TENANTLESS` asks for the tenantless scope by name. `InvalidTask` for what cannot name a tenant, None
+    and the empty string included: a key that is missing must not mean whichever tenant is current.
     """
+    if tenant is not TENANTLESS:
+        try:
+            validate_tenant(tenant)
+        except InvalidTenant as error:
+            raise InvalidTask(str(error)) from error
     return cast(
         "Task[P, R]",
         TenantTask(**{each.name: getattr(task, each.name) for each in fields(Task)}, tenant=tenant),
@@ -137,11 +143,12 @@ class TenantFairBackend(BaseTaskBackend):
 
     def validate_task(self, task: AnyTask) -> None:
         """As Django's, and `run_after` may also be a timedelta, counted from the enqueue."""
-        if isinstance(task.run_after, timedelta):
+        run_after: object = task.run_after
+        if isinstance(run_after, timedelta):
             task = copy_task(task, run_after=None)
         super().validate_task(task)
 
-    def enqueue(self, task: AnyTask, args: Iterable[Any], kwargs: Mapping[str, Any]) -> AnyTaskResult:
+    def enqueue(self, task: Task[P, R], args: Iterable[Any], kwargs: Mapping[str, Any]) -> TaskResult[P, R]:
         """Create a run of `task`; others see it if and only if the caller's transaction commits.
 
         `InvalidTask`: no tenant, a bad tenant id, or a task that no worker could find. `TypeError` and
@@ -170,7 +177,7 @@ class TenantFairBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> AnyTaskResult:
         """Return the result of a run of any alias of this backend's database.
 
-        `TaskResultDoesNotExist` when there is no such run, `TaskResultMismatch` when its task cannot be found.
+        `TaskResultDoesNotExist`: there is no such run. `TaskResultMismatch`: its task cannot be found.
         """
         try:
             view = runs.get(result_id, using=self._database)
@@ -200,8 +207,10 @@ class TenantFairBackend(BaseTaskBackend):
 
     def _tenant_of(self, task: AnyTask) -> str | Tenantless | None:
         """Return whose run this will be; `InvalidTask` where nobody says and tenants are required."""
-        found = getattr(task, "tenant", None) or current_tenant()
-        if not found and self._checked.tenant is not None:
+        found = getattr(task, "tenant", None)
+        if found is None:
+            found = current_tenant()
+        if found is None and self._checked.tenant is not None:
             found = self._checked.tenant()
         if not found and get_settings().tenant_mode == "required":
             raise InvalidTask(
@@ -210,7 +219,7 @@ class TenantFairBackend(BaseTaskBackend):
             )
         return found or None
 
-    def _queued(self, task: AnyTask, args: list[Any], kwargs: dict[str, Any]) -> AnyTaskResult:
+    def _queued(self, task: Task[P, R], args: list[Any], kwargs: dict[str, Any]) -> TaskResult[P, R]:
         """Return the result that describes a run before it exists; `TypeError` as the framework raises it."""
         try:
             return TaskResult(

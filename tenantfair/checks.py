@@ -1,7 +1,7 @@
 """System checks. Ids are stable; `CHECKS` lists each with what it means and what to do.
 
 Checks that ask the database run only for the aliases they are given, as `check --database` and `migrate` do.
-Unapplied migrations are no finding here: Django reports them, and `migrate` must pass the checks to apply them.
+Unapplied migrations are no finding: Django reports them, and `migrate` must pass the checks to apply them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CHECKS: Final = {
         ),
         Check(
             "tenantfair.E004",
-            "The connection does not run at READ COMMITTED, the only isolation level at which claims are exact.",
+            "The connection does not run at READ COMMITTED, the only isolation level that claims accept.",
             'Remove "isolation_level" from the alias\'s OPTIONS (and default_transaction_isolation from the'
             " database and role), or give tenantfair an alias of its own.",
         ),

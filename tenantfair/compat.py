@@ -38,7 +38,8 @@ else:
         import django_tasks
     except ImportError as error:
         raise ImproperlyConfigured(
-            'Django 5.2 has no django.tasks: install "tenantfair[backport]" and add "django_tasks" to INSTALLED_APPS'
+            'Django 5.2 has no django.tasks: install "tenantfair[backport]"'
+            ' and add "django_tasks" to INSTALLED_APPS'
         ) from error
     from django_tasks import (
         DEFAULT_TASK_BACKEND_ALIAS,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tenantfair.signals import claim_observed
 
-__all__ = ["FAMILIES", "Family", "connect", "increment", "render", "reset", "snapshot"]
+__all__ = ["CONTENT_TYPE", "FAMILIES", "Family", "connect", "increment", "render", "reset", "snapshot"]
 
 OTHER: Final = "other"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -146,7 +146,9 @@ def increment(name: str, amount: float = 1, /, **labels: str) -> None:
     allowed = _BY_NAME[name].labels
     if labels.keys() != allowed.keys():
         raise KeyError(f"{name} has the labels {sorted(allowed)}, not {sorted(labels)}")
-    closed = tuple((label, labels[label] if labels[label] in values else OTHER) for label, values in allowed.items())
+    closed = tuple(
+        (label, labels[label] if labels[label] in values else OTHER) for label, values in allowed.items()
+    )
     with _lock:
         _values[name, closed] = _values.get((name, closed), 0) + amount
 
@@ -164,7 +166,7 @@ def reset() -> None:
 
 
 def render(values: Mapping[Key, float] | None = None) -> str:
-    """Return `values`, by default a fresh snapshot, as Prometheus text; unmoved unlabelled counters read 0."""
+    """Return `values`, by default a new snapshot, as Prometheus text; counters without labels start at 0."""
     found = snapshot() if values is None else values
     lines: list[str] = []
     for family in FAMILIES:

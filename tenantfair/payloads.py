@@ -14,23 +14,25 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
-from tenantfair.conf import get_settings
+from tenantfair.conf import Settings, get_settings
 from tenantfair.exceptions import InvalidPayload
 
 ERROR_BYTES: Final = 8192
 _PATH_BYTES: Final = 512
 _FRAMES: Final = 64
 _CUT: Final = "\n[... cut ...]\n"
+_TEXT: Final = json.JSONEncoder(ensure_ascii=False)
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
 
-def encode(value: object, *, what: str) -> str:
+def encode(value: object, *, what: str, limits: Settings | None = None) -> str:
     """Return `value` as JSON text; `InvalidPayload`, naming `what`, when it cannot be stored unchanged.
 
     Refused are NaN and infinities, U+0000, lone surrogates, types JSON does not know, nesting beyond the
-    depth limit and text beyond the size limit. Tuples become lists, as in `django.tasks`.
+    depth limit and text beyond the size limit. Tuples become lists, as in `django.tasks`. `limits` saves
+    reading the settings again for each of many values.
     """
-    found = get_settings()
+    found = limits if limits is not None else get_settings()
     writer = _Writer(what, found.max_payload_bytes, found.max_payload_depth)
     try:
         writer.write(value, 0)
@@ -160,7 +162,7 @@ class _Writer:
             self._too_large()
         if "\0" in value:
             raise InvalidPayload(f"{self.what} holds the character U+0000")
-        return json.dumps(value, ensure_ascii=False)
+        return _TEXT.encode(value)
 
     def _integer(self, value: int) -> str:
         try:

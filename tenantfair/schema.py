@@ -126,7 +126,9 @@ def remedy(alias: str) -> str:
 
 def _server_problems(alias: str) -> Iterator[str]:
     with connections[alias].cursor() as cursor:
-        cursor.execute("SELECT current_setting('server_version_num')::integer, current_setting('server_encoding')")
+        cursor.execute(
+            "SELECT current_setting('server_version_num')::integer, current_setting('server_encoding')"
+        )
         version, encoding = cursor.fetchone()
     if version < MIN_SERVER_VERSION:
         yield f"found PostgreSQL {version // 10_000}, need {MIN_SERVER_VERSION // 10_000} or newer"
@@ -167,7 +169,11 @@ def _object_problems(objects: list[Found]) -> Iterator[str]:
             yield f"found {overloads[name]} functions {name}, need exactly {name}({arguments})"
         elif (detail := by_name["function", name].detail) != arguments:
             yield f"found {name}({detail}), need {name}({arguments})"
-    needed = {*_needed(), *(("trigger", name) for name in TRIGGERS), *(("function", name) for name in FUNCTIONS)}
+    needed = {
+        *_needed(),
+        *(("trigger", name) for name in TRIGGERS),
+        *(("function", name) for name in FUNCTIONS),
+    }
     for found in objects:
         if found.fault and (found.kind, found.name) in needed:
             yield f"{found.kind} {found.name} is {found.fault}"

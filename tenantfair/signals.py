@@ -16,8 +16,8 @@
 | `demand`         | how many outcomes were asked for                                                     |
 | `duration`       | seconds from asking to having the answer                                             |
 | `inspections`    | ring positions visited                                                               |
-| `outcomes`       | mapping of `promotion`, `reacquire`, `steal`, `admitted_poison`, `queued_poison` to counts |
-| `denials`        | mapping of the dispositions of fruitless inspections to counts                       |
+| `outcomes`       | counts of `promotion`, `reacquire`, `steal`, `admitted_poison`, `queued_poison`      |
+| `denials`        | counts of fruitless inspections by disposition                                       |
 | `claim_attempts` | sum of the attempt numbers of the leases                                             |
 
 `cap_changed` tells of the default (sender `Policy`) or of one override (sender `Partition`):

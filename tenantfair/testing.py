@@ -23,7 +23,7 @@ _BATCH = 32
 
 
 def drain(*, using: str | None = None, limit: int = 1000) -> list[Outcome]:
-    """Claim and run everything that is due, by the same claim and policy as a worker; return the outcomes in order.
+    """Claim and run all that is due, by the same claim and policy as a worker; return the outcomes in order.
 
     Runs enqueued by tasks are run too; what is not due yet, a retry after its back-off included, stays. More
     than `limit` attempts raise `RuntimeError`, for some run comes back for ever. Works inside `TestCase`: a
@@ -59,17 +59,15 @@ def _batches(alias: str) -> Iterator[Sequence[Lease]]:
 
 
 def _run(lease: Lease, alias: str) -> Outcome:
-    """Run one attempt; within a transaction behind a savepoint, as its statements would commit singly outside."""
+    """Run one attempt; behind a savepoint in a transaction, where an error would break all that follows."""
     connection = connections[alias]
-    if not connection.in_atomic_block:
-        return execute(lease, using=alias, worker_id="drain")
     # Not an atomic block: a task may open a durable one, which must not be nested.
     savepoint = connection.savepoint()
     outcome = execute(lease, using=alias, worker_id="drain")
-    if (
-        connection.needs_rollback
-        or connection.connection.info.transaction_status == TransactionStatus.INERROR
-    ):
+    if savepoint is None:
+        return outcome
+    status = connection.connection.info.transaction_status
+    if connection.needs_rollback or status == TransactionStatus.INERROR:
         connection.set_rollback(False)
         connection.savepoint_rollback(savepoint)
     else:

@@ -1,4 +1,4 @@
-"""Further fairness domains for tests: a schema of its own in the test database, reached by an alias of its own."""
+"""Further fairness domains for tests: schemas of the test database, each reached by an alias of its own."""
 
 from __future__ import annotations
 

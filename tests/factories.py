@@ -64,7 +64,7 @@ class RunFactory(factory.django.DjangoModelFactory):
         cancelled = factory.Trait(status="cancelled", wake_at=None, finished_at=LONG_AGO)
 
 
-def run_in(state: str, **columns: Any) -> Run:
+def run_in(state: str, /, **columns: Any) -> Run:
     """Create a run in `state`."""
     return RunFactory(**{state: True}, **columns)
 

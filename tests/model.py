@@ -90,6 +90,7 @@ class Call:
         self.domain, self.now, self.expired_before = domain, now, expired_before
         self.demand, self.preference = demand, preference
         self.served: set[str] = set()
+        self.sight = 0
         self.outcomes: list[Outcome] = []
         self.inspections: list[Inspection] = []
 
@@ -118,6 +119,7 @@ class Call:
 
     def plan(self, ahead: list[tuple[int, str]], demand: int, grants: int) -> dict[str, int]:
         """The quantum of every visit planned: no position is passed that could have been granted something."""
+        self.sight = min(QUANTUM, demand)
         grantable = {scope: n for _, scope in ahead if (n := self.grantable(scope))}
         plan: dict[str, int] = {}
         chosen = list(grantable)[:grants]
@@ -156,7 +158,7 @@ class Call:
         """At most a page of rows in the order in which the visit wants them, whoever holds them locked."""
         ready, expired, queued = self.ready(scope), self.expired(scope), self.queued(scope)
         queued = queued[: PAGE - len(ready)]
-        if not expired and not any(map(self.poisonous, ready + queued[: min(QUANTUM, self.demand)])):
+        if not expired and not any(map(self.poisonous, ready + queued[: self.sight])):
             # Then every queued row needs a slot, and more of them than the visit can promote are not looked at.
             queued = queued[: max(0, min(quantum, slots))]
         admitted = sorted(ready + expired, key=self.rank)
@@ -181,7 +183,7 @@ class Call:
                 return
             if row.admitted:
                 slots += self.poisonous(row)
-            elif slots > 0 and self.queued(row.scope)[promoted] is row:
+            elif slots > 0 and row in self.queued(row.scope)[promoted : promoted + 1]:
                 promoted += 1
                 slots -= not self.poisonous(row)
             else:

@@ -82,7 +82,9 @@ def script(session: Session, *statements: LiteralString) -> None:
 def insert_run(session: Session, tenant: str | None, state: str = "queued", **changes: LiteralString) -> int:
     """Insert one run in `state`, with SQL expressions for the columns of `changes`, and return its id."""
     values = {"task_path": "'tests.task'"} | STATES[state] | changes
-    statement = sql.SQL("INSERT INTO tenantfair_run (tenant_id, {columns}) VALUES (%s, {values}) RETURNING id").format(
+    statement = sql.SQL(
+        "INSERT INTO tenantfair_run (tenant_id, {columns}) VALUES (%s, {values}) RETURNING id"
+    ).format(
         columns=sql.SQL(", ").join(map(sql.Identifier, values)),
         values=sql.SQL(", ").join(map(sql.SQL, values.values())),
     )
@@ -104,14 +106,17 @@ def put_into(session: Session, run: int, state: str) -> None:
     session.execute(
         sql.SQL("UPDATE tenantfair_run SET {changes} WHERE id = %s").format(
             changes=sql.SQL(", ").join(
-                sql.SQL("{} = {}").format(sql.Identifier(column), sql.SQL(value)) for column, value in values.items()
+                sql.SQL("{} = {}").format(sql.Identifier(column), sql.SQL(value))
+                for column, value in values.items()
             )
         ),
         [run],
     )
 
 
-FINISH_ALL: LiteralString = "UPDATE tenantfair_run SET status = 'completed', wake_at = NULL, finished_at = now()"
+FINISH_ALL: LiteralString = (
+    "UPDATE tenantfair_run SET status = 'completed', wake_at = NULL, finished_at = now()"
+)
 
 
 def counts(session: Session) -> dict[str, int]:
@@ -140,13 +145,13 @@ def assert_exact(session: Session) -> None:
     assert session.execute("SELECT count(*) FROM tenantfair_pending").fetchone() == (0,)
 
 
-def in_background(work: Callable[[], Any]) -> Future[Any]:
-    """Run `work` in a thread of its own; the future carries its result or its exception."""
+def in_background(work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Run `work(*arguments)` in a thread of its own; the future carries its result or its exception."""
     future: Future[Any] = Future()
 
     def run() -> None:
         try:
-            future.set_result(work())
+            future.set_result(work(*arguments))
         except BaseException as error:
             future.set_exception(error)
 

@@ -63,7 +63,7 @@ CREATE TABLE tenantfair_run (
     queue_name text DEFAULT 'default'::text NOT NULL,
     backend text DEFAULT 'default'::text NOT NULL,
     retry_limit smallint DEFAULT 3 NOT NULL,
-    status character varying(9) DEFAULT 'running'::character varying NOT NULL,
+    status text DEFAULT 'running'::text NOT NULL,
     wake_at timestamp with time zone,
     claim_token uuid,
     claimed_at timestamp with time zone,
@@ -84,22 +84,21 @@ CREATE TABLE tenantfair_run (
     updated_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     CONSTRAINT tenantfair_run_claim_pair CHECK ((((claim_token IS NULL) AND (claimed_at IS NULL)) OR ((claim_token IS NOT NULL) AND (claimed_at IS NOT NULL)))),
     CONSTRAINT tenantfair_run_counters CHECK (((checkpoint_seq >= 0) AND (claim_abandons >= 0) AND (claim_attempts >= 0) AND (failures >= 0) AND (retry_limit >= 0))),
-    CONSTRAINT tenantfair_run_finished_pair CHECK ((((finished_at IS NULL) AND ((status)::text = ANY ((ARRAY['running'::character varying, 'waiting'::character varying])::text[]))) OR ((finished_at IS NOT NULL) AND ((status)::text = ANY ((ARRAY['completed'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))))),
-    CONSTRAINT tenantfair_run_idle_shape CHECK ((((status)::text = 'running'::text) OR ((claim_token IS NULL) AND (poisoned_at IS NULL) AND (tenant_admitted_at IS NULL) AND (wake_at IS NULL)))),
+    CONSTRAINT tenantfair_run_idle_shape CHECK (((status = 'running'::text) OR ((claim_token IS NULL) AND (poisoned_at IS NULL) AND (tenant_admitted_at IS NULL) AND (wake_at IS NULL)))),
     CONSTRAINT tenantfair_run_poison_pair CHECK ((((poison_reason IS NULL) AND (poisoned_at IS NULL)) OR ((poison_reason IS NOT NULL) AND (poisoned_at IS NOT NULL)))),
-    CONSTRAINT tenantfair_run_poisoned_shape CHECK (((poisoned_at IS NULL) OR ((claim_token IS NULL) AND ((status)::text = 'running'::text) AND (tenant_admitted_at IS NULL) AND (wake_at IS NULL)))),
-    CONSTRAINT tenantfair_run_running_shape CHECK (((NOT ((status)::text = 'running'::text)) OR (poisoned_at IS NOT NULL) OR ((claim_token IS NULL) AND (wake_at IS NOT NULL)) OR ((claim_token IS NOT NULL) AND (wake_at IS NULL)))),
-    CONSTRAINT tenantfair_run_status CHECK (((status)::text = ANY ((ARRAY['running'::character varying, 'waiting'::character varying, 'completed'::character varying, 'failed'::character varying, 'cancelled'::character varying])::text[]))),
+    CONSTRAINT tenantfair_run_poisoned_shape CHECK (((poisoned_at IS NULL) OR ((claim_token IS NULL) AND (status = 'running'::text) AND (tenant_admitted_at IS NULL) AND (wake_at IS NULL)))),
+    CONSTRAINT tenantfair_run_running_shape CHECK (((NOT (status = 'running'::text)) OR (poisoned_at IS NOT NULL) OR ((claim_token IS NULL) AND (wake_at IS NOT NULL)) OR ((claim_token IS NOT NULL) AND (wake_at IS NULL)))),
+    CONSTRAINT tenantfair_run_status CHECK ((((finished_at IS NULL) AND (status = ANY (ARRAY['running'::text, 'waiting'::text]))) OR ((finished_at IS NOT NULL) AND (status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text]))))),
     CONSTRAINT tenantfair_run_tenant CHECK (((tenant_id IS NULL) OR (NOT ((tenant_id = ''::text) AND (tenant_id IS NOT NULL))))),
     CONSTRAINT tenantfair_run_wake_range CHECK (((wake_at IS NULL) OR ((wake_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (wake_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)))),
     CONSTRAINT tenantfair_run_pkey PRIMARY KEY (id),
     CONSTRAINT tenantfair_run_run_id_key UNIQUE (run_id)
 ) WITH (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000);
 CREATE INDEX tenantfair_run_claimed ON tenantfair_run USING btree (scope_key, claimed_at, id) WHERE (claim_token IS NOT NULL);
-CREATE INDEX tenantfair_run_due ON tenantfair_run USING btree (wake_at, id) WHERE (((status)::text = 'running'::text) AND (wake_at IS NOT NULL));
+CREATE INDEX tenantfair_run_due ON tenantfair_run USING btree (wake_at, id) WHERE ((status = 'running'::text) AND (wake_at IS NOT NULL));
 CREATE INDEX tenantfair_run_finished ON tenantfair_run USING btree (finished_at, id) WHERE (finished_at IS NOT NULL);
 CREATE INDEX tenantfair_run_history ON tenantfair_run USING btree (scope_key, id) WHERE (finished_at IS NOT NULL);
-CREATE INDEX tenantfair_run_parked ON tenantfair_run USING btree (scope_key, id) WHERE (((status)::text = 'waiting'::text) OR (poisoned_at IS NOT NULL));
+CREATE INDEX tenantfair_run_parked ON tenantfair_run USING btree (scope_key, id) WHERE ((status = 'waiting'::text) OR (poisoned_at IS NOT NULL));
 CREATE INDEX tenantfair_run_queued ON tenantfair_run USING btree (scope_key, wake_at, id) WHERE ((tenant_admitted_at IS NULL) AND (wake_at IS NOT NULL));
 CREATE INDEX tenantfair_run_ready ON tenantfair_run USING btree (scope_key, wake_at, id) WHERE ((tenant_admitted_at IS NOT NULL) AND (wake_at IS NOT NULL));
 CREATE TRIGGER tenantfair_run_deleted AFTER DELETE ON tenantfair_run REFERENCING OLD TABLE AS old_runs FOR EACH STATEMENT EXECUTE FUNCTION tenantfair_run_deleted();
@@ -185,7 +184,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 5664e715884d7d0feccd9ba2c10fbaa6
+--     body md5 55064cf98481383633b4bd4da4315ec2
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void
@@ -194,7 +193,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET enable_seqscan=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 540a1ae8c230f1607447aa254ade697c
+--     body md5 3ba8ff06ba535b06da1c48616f2c6c63
 
 -- FUNCTION tenantfair_partition_schedule()
 --     RETURNS trigger

@@ -45,7 +45,8 @@ ORDER BY a.attrelid, a.attnum
 CONSTRAINTS = """
 SELECT conrelid::bigint, conname, pg_get_constraintdef(oid)
 FROM pg_constraint
-WHERE connamespace = quote_ident(current_schema())::regnamespace AND conrelid <> 0 AND contype NOT IN ('n', 't')
+WHERE connamespace = quote_ident(current_schema())::regnamespace
+    AND conrelid <> 0 AND contype NOT IN ('n', 't')
 ORDER BY conrelid, contype, conname COLLATE "C"
 """
 
@@ -128,7 +129,9 @@ def _relations(rows: Callable[[str], list[tuple]]) -> list[str]:
     for relation, name, kind, persistence, options, comment in rows(RELATIONS):
         if kind == "S":
             of_type, start, step, cycle = sequences[relation]
-            parts.append(f"CREATE SEQUENCE {name} AS {of_type} START {start} INCREMENT {step}{' CYCLE' * cycle};")
+            parts.append(
+                f"CREATE SEQUENCE {name} AS {of_type} START {start} INCREMENT {step}{' CYCLE' * cycle};"
+            )
             continue
         unlogged = "UNLOGGED " if persistence == "u" else ""
         body = ",\n    ".join(members[relation])
@@ -206,12 +209,12 @@ def _functions(rows: Callable[[str], list[tuple]]) -> list[str]:
 
 
 def _wrapped(declaration: str) -> str:
-    """Return a long list of arguments or columns with one on each line, so that a diff shows which changed."""
+    """Return a long list of arguments or columns with one on each line, for a readable diff."""
     return declaration if len(declaration) < 80 else declaration.replace(", ", ",\n        ")
 
 
 def main() -> None:
-    """Install into a scratch schema of the database DATABASE_URL names, else of a private server, and write."""
+    """Install into a scratch schema of DATABASE_URL's database, else of a private server's, and write."""
     import os
 
     from example_project.postgres import PrivateServer

@@ -147,7 +147,7 @@ UNSTORABLE = {
     "NUL in a key": lambda: {"a\0": 1},
     "surrogate": lambda: {"text": "\ud800"},
     "set": lambda: {1, 2},
-    "model": lambda: Run(),
+    "model": Run,
     "deep": lambda: nested(20_000),
     "large": lambda: "x" * 20_000_000,
     "function": lambda: not_a_task,
@@ -214,9 +214,11 @@ def follow(context: Any, steps: Any) -> Any:
     answer = None
     for name, arguments in steps:
         found = getattr(context, name)
-        if "delay" in arguments:
-            arguments = {**arguments, "delay": timedelta(seconds=arguments["delay"])}
-        answer = found(**arguments) if callable(found) else found
+        if callable(found):
+            delay = {"delay": timedelta(seconds=arguments["delay"])} if "delay" in arguments else {}
+            answer = found(**(arguments | delay))
+        else:
+            answer = found
     return answer
 
 

@@ -77,7 +77,11 @@ def test_reset_inherits_again(initialised: None) -> None:
     run("set", "acme", "3")
     run("set", "--tenantless", "3")
 
-    assert document("reset", "acme", "--expected-version", "1") == {"scope_key": "acme", "cap": None, "version": 2}
+    assert document("reset", "acme", "--expected-version", "1") == {
+        "scope_key": "acme",
+        "cap": None,
+        "version": 2,
+    }
     assert document("reset", "--tenantless")["cap"] is None
 
 

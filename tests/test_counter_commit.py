@@ -10,7 +10,7 @@ from psycopg import errors
 
 from tests.rows import FINISH_ALL, Session, assert_exact, counts, enqueue, insert_run, script, sessions
 
-SECOND_ENQUEUE = "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now())"
+ENQUEUE = "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now())"
 
 
 @pytest.fixture
@@ -42,29 +42,29 @@ def test_count_appears_at_commit_together_with_its_run(db: Session, other: Sessi
 
 @pytest.mark.conformance(14)
 def test_count_is_visible_in_its_own_transaction_after_a_fold(db: Session) -> None:
-    script(db, "BEGIN", SECOND_ENQUEUE, "SELECT tenantfair_fold()")
+    script(db, "BEGIN", ENQUEUE, "SELECT tenantfair_fold()")
     assert counts(db) == {"a": 1}
     db.execute("ROLLBACK")
     assert counts(db) == {}
 
 
 def test_rollback_leaves_neither_run_nor_partition(db: Session) -> None:
-    script(db, "BEGIN", SECOND_ENQUEUE, "ROLLBACK")
+    script(db, "BEGIN", ENQUEUE, "ROLLBACK")
     assert db.execute("SELECT count(*) FROM tenantfair_partition").fetchone() == (0,)
     assert_exact(db)
 
 
 def test_savepoint_rollback_takes_back_only_its_own_part(db: Session) -> None:
-    script(db, "BEGIN", SECOND_ENQUEUE, "SAVEPOINT s")
+    script(db, "BEGIN", ENQUEUE, "SAVEPOINT s")
     enqueue(db, "a", 10)
     enqueue(db, "b", 10)
-    script(db, "ROLLBACK TO s", SECOND_ENQUEUE, "COMMIT")
+    script(db, "ROLLBACK TO s", ENQUEUE, "COMMIT")
     assert counts(db) == {"a": 2}
     assert_exact(db)
 
 
 def test_first_note_lost_in_a_savepoint_is_opened_again(db: Session) -> None:
-    script(db, "BEGIN", "SAVEPOINT s", SECOND_ENQUEUE, "ROLLBACK TO s", SECOND_ENQUEUE, "COMMIT")
+    script(db, "BEGIN", "SAVEPOINT s", ENQUEUE, "ROLLBACK TO s", ENQUEUE, "COMMIT")
     assert counts(db) == {"a": 1}
     assert_exact(db)
 
@@ -117,12 +117,12 @@ def test_failed_fold_inside_a_savepoint_leaves_the_transaction_usable(db: Sessio
     db.execute("ROLLBACK TO s")
     with pytest.raises(errors.IntegrityConstraintViolation):
         db.execute("UPDATE tenantfair_schedule SET unfinished_count = 1")
-    script(db, "ROLLBACK TO s", SECOND_ENQUEUE, "COMMIT")
+    script(db, "ROLLBACK TO s", ENQUEUE, "COMMIT")
     assert counts(db) == {"a": 1}
 
 
 def test_set_constraints_immediate_counts_at_once_and_deferred_counts_later(db: Session) -> None:
-    script(db, "BEGIN", SECOND_ENQUEUE, "SET CONSTRAINTS ALL IMMEDIATE")
+    script(db, "BEGIN", ENQUEUE, "SET CONSTRAINTS ALL IMMEDIATE")
     assert counts(db) == {"a": 1}
     enqueue(db, "a", 2)
     enqueue(db, "b", 1)
@@ -137,7 +137,7 @@ def test_set_constraints_immediate_counts_at_once_and_deferred_counts_later(db: 
 
 
 def test_immediate_fold_rolled_back_to_a_savepoint_is_done_again_at_commit(db: Session) -> None:
-    script(db, "BEGIN", SECOND_ENQUEUE, "SAVEPOINT s", "SET CONSTRAINTS ALL IMMEDIATE", "ROLLBACK TO s")
+    script(db, "BEGIN", ENQUEUE, "SAVEPOINT s", "SET CONSTRAINTS ALL IMMEDIATE", "ROLLBACK TO s")
     assert counts(db) == {}
     db.execute("COMMIT")
     assert counts(db) == {"a": 1}
@@ -145,7 +145,7 @@ def test_immediate_fold_rolled_back_to_a_savepoint_is_done_again_at_commit(db: S
 
 
 def test_forced_fold_rolled_back_to_a_savepoint_is_done_again_at_commit(db: Session) -> None:
-    script(db, "BEGIN", SECOND_ENQUEUE, "SAVEPOINT s", SECOND_ENQUEUE, "SELECT tenantfair_fold()", SECOND_ENQUEUE)
+    script(db, "BEGIN", ENQUEUE, "SAVEPOINT s", ENQUEUE, "SELECT tenantfair_fold()", ENQUEUE)
     assert counts(db) == {"a": 2}
     script(db, "ROLLBACK TO s", "COMMIT")
     assert counts(db) == {"a": 1}
@@ -153,17 +153,26 @@ def test_forced_fold_rolled_back_to_a_savepoint_is_done_again_at_commit(db: Sess
 
 
 def test_forced_fold_inside_a_released_savepoint_stays(db: Session) -> None:
-    script(db, "BEGIN", "SAVEPOINT s", SECOND_ENQUEUE, "SELECT tenantfair_fold()", "RELEASE s", SECOND_ENQUEUE, "COMMIT")
+    script(
+        db,
+        "BEGIN",
+        "SAVEPOINT s",
+        ENQUEUE,
+        "SELECT tenantfair_fold()",
+        "RELEASE s",
+        ENQUEUE,
+        "COMMIT",
+    )
     assert counts(db) == {"a": 2}
     assert_exact(db)
 
 
 def test_transaction_may_fold_more_than_once(db: Session) -> None:
-    script(db, "BEGIN", SECOND_ENQUEUE, "SELECT tenantfair_fold()", SECOND_ENQUEUE, "SELECT tenantfair_fold()")
+    script(db, "BEGIN", ENQUEUE, "SELECT tenantfair_fold()", ENQUEUE, "SELECT tenantfair_fold()")
     assert counts(db) == {"a": 2}
-    script(db, SECOND_ENQUEUE, FINISH_ALL, "SELECT tenantfair_fold()")
+    script(db, ENQUEUE, FINISH_ALL, "SELECT tenantfair_fold()")
     assert counts(db) == {"a": 0}
-    script(db, SECOND_ENQUEUE, "COMMIT")
+    script(db, ENQUEUE, "COMMIT")
     assert counts(db) == {"a": 1}
     assert_exact(db)
 
@@ -171,136 +180,6 @@ def test_transaction_may_fold_more_than_once(db: Session) -> None:
 def test_fold_with_nothing_noted_does_nothing(db: Session) -> None:
     script(db, "SELECT tenantfair_fold()", "BEGIN", "SELECT tenantfair_fold()", "COMMIT")
     assert counts(db) == {}
-
-
-@pytest.mark.parametrize("ending", ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN"])
-def test_chained_transactions_count_each_for_itself(db: Session, ending: str) -> None:
-    script(db, "BEGIN", SECOND_ENQUEUE)
-    db.execute(ending)
-    enqueue(db, "a", 10)
-    db.execute("COMMIT AND CHAIN")
-    enqueue(db, "a", 100)
-    db.execute("COMMIT")
-    assert counts(db) == {"a": 111 if ending.startswith("COMMIT") else 110}
-    assert_exact(db)
-
-
-@pytest.mark.parametrize("reset", ["RESET ALL", "SET SESSION AUTHORIZATION DEFAULT", "DEALLOCATE ALL", "SET search_path = ''"])
-def test_session_resets_in_the_middle_lose_nothing(db: Session, reset: str) -> None:
-    script(db, "BEGIN", SECOND_ENQUEUE)
-    db.execute(reset)
-    db.execute("INSERT INTO public.tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now())")
-    db.execute(reset)
-    script(db, "COMMIT", "RESET ALL")
-    assert counts(db) == {"a": 2}
-    assert_exact(db)
-
-
-def test_error_caught_in_a_procedure_takes_its_notes_with_it(db: Session) -> None:
-    db.execute("""
-        DO $$
-        BEGIN
-            INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now());
-            BEGIN
-                INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('b', 'tests.task', now());
-                PERFORM 1 / 0;
-            EXCEPTION WHEN division_by_zero THEN
-                NULL;
-            END;
-            INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('c', 'tests.task', now());
-        END
-        $$
-    """)
-    assert counts(db) == {"a": 1, "c": 1}
-    assert_exact(db)
-
-
-@pytest.mark.parametrize("ending", ["COMMIT PREPARED 'tenantfair-test'", "ROLLBACK PREPARED 'tenantfair-test'"])
-def test_prepared_transaction_counts_when_it_ends(db: Session, other: Session, ending: str) -> None:
-    """Until then it holds the counters it moved: commits for the same tenant wait, other tenants do not."""
-    enqueue(db, "a")
-    script(db, "BEGIN", SECOND_ENQUEUE, "PREPARE TRANSACTION 'tenantfair-test'")
-    try:
-        other.execute("SET lock_timeout = '2s'")
-        enqueue(other, "b")
-        with pytest.raises(errors.LockNotAvailable):
-            other.execute("SELECT FROM tenantfair_schedule WHERE scope_key = 'a' FOR NO KEY UPDATE NOWAIT")
-        assert counts(other) == {"a": 1, "b": 1}
-    finally:
-        db.execute(ending)
-    assert counts(db) == {"a": 2 if ending.startswith("COMMIT") else 1, "b": 1}
-    assert_exact(db)
-
-
-def test_table_can_be_altered_after_an_enqueue_in_the_same_transaction(db: Session) -> None:
-    script(
-        db,
-        "BEGIN",
-        SECOND_ENQUEUE,
-        "ALTER TABLE tenantfair_run ADD COLUMN of_the_host integer",
-        "CREATE INDEX of_the_host ON tenantfair_run (of_the_host)",
-        SECOND_ENQUEUE,
-        "ALTER TABLE tenantfair_run DROP COLUMN of_the_host",
-        "COMMIT",
-    )
-    assert counts(db) == {"a": 2}
-    assert_exact(db)
-
-
-@pytest.fixture
-def orders(db: Session) -> Iterator[None]:
-    """A host's table whose own deferred trigger enqueues, and deletes its order, which enqueues once more."""
-    db.execute("""
-        CREATE TABLE host_order (tenant text, last boolean);
-        CREATE FUNCTION host_order_placed() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN
-            INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES (NEW.tenant, 'tests.task', now());
-            IF NOT NEW.last THEN
-                INSERT INTO host_order VALUES (NEW.tenant, true);
-            END IF;
-            RETURN NULL;
-        END
-        $$;
-        CREATE CONSTRAINT TRIGGER host_order_placed AFTER INSERT ON host_order
-            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION host_order_placed();
-    """)
-    yield
-    db.execute("DROP TABLE host_order; DROP FUNCTION host_order_placed()")
-
-
-@pytest.mark.usefixtures("orders")
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ["INSERT INTO host_order VALUES ('a', true)"],
-        ["INSERT INTO host_order VALUES ('a', false)"],
-        ["INSERT INTO host_order VALUES ('a', true)", SECOND_ENQUEUE],
-        [SECOND_ENQUEUE, "INSERT INTO host_order VALUES ('a', true)"],
-        [SECOND_ENQUEUE, "INSERT INTO host_order VALUES ('b', false)", SECOND_ENQUEUE],
-    ],
-)
-def test_runs_enqueued_by_a_deferred_trigger_of_the_host_are_counted(db: Session, statements: list[str]) -> None:
-    db.execute("BEGIN")
-    for statement in statements:
-        db.execute(statement)
-    db.execute("COMMIT")
-    assert_exact(db)
-    assert sum(counts(db).values()) == db.execute("SELECT count(*) FROM tenantfair_run").fetchone()[0]
-
-
-@pytest.mark.usefixtures("orders")
-def test_fold_runs_behind_the_deferred_triggers_of_the_host(db: Session) -> None:
-    """The counter still moves once, so that commits cannot deadlock over it."""
-    enqueue(db, "a")
-    script(db, "BEGIN", SECOND_ENQUEUE, "INSERT INTO host_order VALUES ('a', true)", "COMMIT")
-    db.execute("SELECT pg_stat_force_next_flush()")
-    moved = db.execute("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'tenantfair_schedule'")
-    before = moved.fetchone()[0]
-    script(db, "BEGIN", SECOND_ENQUEUE, "INSERT INTO host_order VALUES ('a', true)", "COMMIT")
-    db.execute("SELECT pg_stat_force_next_flush()")
-    after = db.execute("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'tenantfair_schedule'").fetchone()[0]
-    assert after - before == 1
-    assert counts(db) == {"a": 5}
 
 
 def test_error_at_commit_reaches_the_caller_with_its_sqlstate(db: Session) -> None:
@@ -313,4 +192,7 @@ def test_error_at_commit_reaches_the_caller_with_its_sqlstate(db: Session) -> No
     )
     with pytest.raises(psycopg.IntegrityError) as caught:
         db.execute("DELETE FROM tenantfair_run")
-    assert (caught.value.sqlstate, caught.value.diag.constraint_name) == ("23514", "tenantfair_schedule_count")
+    assert (caught.value.sqlstate, caught.value.diag.constraint_name) == (
+        "23514",
+        "tenantfair_schedule_count",
+    )

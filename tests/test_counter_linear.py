@@ -16,12 +16,14 @@ def db(transactional_db: None) -> Iterator[Session]:
 
 
 def measured(db: Session, work: Callable[[], None]) -> tuple[int, int]:
-    """Return how many buffers the database touched during `work`, commits included, and how many counts moved."""
+    """Return how many buffers were touched during `work`, commits included, and how many counts moved."""
 
     def reading() -> tuple[int, int]:
         db.execute("SELECT pg_stat_force_next_flush()")
         return db.execute("""
-            SELECT blks_hit + blks_read, (SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'tenantfair_schedule')
+            SELECT
+                blks_hit + blks_read,
+                (SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'tenantfair_schedule')
             FROM pg_stat_database
             WHERE datname = current_database()
         """).fetchone()
@@ -46,7 +48,8 @@ def one_by_one(db: Session, number: int) -> None:
 
 @pytest.mark.conformance(26)
 @pytest.mark.parametrize(
-    ("write", "few"), [(lambda db, n: enqueue(db, "a", n), 5_000), (in_batches, 5_000), (one_by_one, 500)],
+    ("write", "few"),
+    [(lambda db, n: enqueue(db, "a", n), 5_000), (in_batches, 5_000), (one_by_one, 500)],
     ids=["one statement", "batches of 500", "one by one"],
 )
 def test_enqueueing_is_linear(db: Session, write: Callable[[Session, int], None], few: int) -> None:
@@ -97,7 +100,9 @@ def test_finishing_one_by_one_in_one_transaction_is_linear(db: Session) -> None:
 
 
 def test_each_scope_of_a_transaction_moves_once(db: Session) -> None:
-    db.execute("INSERT INTO tenantfair_partition (scope_key) SELECT 't' || n FROM generate_series(0, 99) AS n")
+    db.execute(
+        "INSERT INTO tenantfair_partition (scope_key) SELECT 't' || n FROM generate_series(0, 99) AS n"
+    )
 
     def work() -> None:
         script(db, "BEGIN")
@@ -126,7 +131,9 @@ def test_cost_of_a_commit_does_not_grow_with_the_ring(db: Session) -> None:
 
     three_scopes()
     on_a_small_ring, _ = measured(db, three_scopes)
-    db.execute("INSERT INTO tenantfair_partition (scope_key) SELECT 't' || n FROM generate_series(1, 20000) AS n")
+    db.execute(
+        "INSERT INTO tenantfair_partition (scope_key) SELECT 't' || n FROM generate_series(1, 20000) AS n"
+    )
     on_a_large_ring, moves = measured(db, three_scopes)
     assert moves == 3
     assert on_a_large_ring <= 2 * on_a_small_ring

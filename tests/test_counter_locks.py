@@ -1,4 +1,4 @@
-"""An open transaction holds no count: nobody waits for a stranger's commit, and no two commits for each other."""
+"""An open transaction holds no count: nobody waits for a stranger's commit, no two commits for each other."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def test_opposite_orders_do_not_meet(db: Session, other: Session, known: bool) -
     enqueue(other, "b")
     enqueue(db, "b")
     enqueue(other, "a")
-    first = in_background(lambda: db.execute("COMMIT"))
-    second = in_background(lambda: other.execute("COMMIT"))
+    first = in_background(db.execute, "COMMIT")
+    second = in_background(other.execute, "COMMIT")
     result(first)
     result(second)
     assert_exact(db)
@@ -117,7 +117,7 @@ def test_counters_are_taken_in_scope_order(session: Another, db: Session, other:
     db.execute("BEGIN")
     for scope in ("é", "b", "a", "B"):
         enqueue(db, scope)
-    commit = in_background(lambda: db.execute("COMMIT"))
+    commit = in_background(db.execute, "COMMIT")
     until_blocked(other, db)
     other.execute("SELECT FROM tenantfair_schedule WHERE scope_key <> 'B' FOR NO KEY UPDATE NOWAIT")
     holder.execute("ROLLBACK")
@@ -125,14 +125,16 @@ def test_counters_are_taken_in_scope_order(session: Another, db: Session, other:
     assert counts(other) == {"b": 2, "a": 2, "B": 2, "é": 2}
 
 
-def test_commit_that_waits_for_a_new_partition_holds_no_counter(session: Another, db: Session, other: Session) -> None:
+def test_commit_that_waits_for_a_new_partition_holds_no_counter(
+    session: Another, db: Session, other: Session
+) -> None:
     enqueue(db, "a")
     holder = session()
     script(holder, "BEGIN", "INSERT INTO tenantfair_partition (scope_key) VALUES ('b')")
     db.execute("BEGIN")
     enqueue(db, "a")
     enqueue(db, "b")
-    commit = in_background(lambda: db.execute("COMMIT"))
+    commit = in_background(db.execute, "COMMIT")
     until_blocked(other, db)
     enqueue(other, "a")
     holder.execute("ROLLBACK")
@@ -141,7 +143,9 @@ def test_commit_that_waits_for_a_new_partition_holds_no_counter(session: Another
 
 
 @pytest.mark.conformance(108)
-def test_uncommitted_partition_of_an_administrator_delays_only_the_commit(db: Session, other: Session, session: Another) -> None:
+def test_uncommitted_partition_of_an_administrator_delays_only_the_commit(
+    db: Session, other: Session, session: Another
+) -> None:
     admin = session()
     script(
         admin,
@@ -152,11 +156,13 @@ def test_uncommitted_partition_of_an_administrator_delays_only_the_commit(db: Se
     db.execute("SET LOCAL lock_timeout = '2s'")
     enqueue(db, "a")
     db.execute("SET LOCAL lock_timeout = 0")
-    commit = in_background(lambda: db.execute("COMMIT"))
+    commit = in_background(db.execute, "COMMIT")
     until_blocked(other, db)
     admin.execute("COMMIT")
     result(commit)
-    assert other.execute("SELECT max_active, partition_version FROM tenantfair_partition").fetchall() == [(9, 12)]
+    assert other.execute("SELECT max_active, partition_version FROM tenantfair_partition").fetchall() == [
+        (9, 12)
+    ]
     assert counts(other) == {"a": 1}
     assert_exact(other)
 
@@ -172,7 +178,7 @@ def test_eight_first_enqueues_at_once_make_one_partition(session: Another, db: S
         barrier.wait(timeout=20)
         mine.execute("COMMIT")
 
-    for work in [in_background(lambda mine=session(): first_enqueue(mine)) for _ in range(8)]:
+    for work in [in_background(first_enqueue, session()) for _ in range(8)]:
         result(work)
     assert counts(db) == {"earlier": 1, "a": 8}
     assert positions(db)["a"] == positions(db)["earlier"] + 1
@@ -190,7 +196,7 @@ def test_idle_partition_deleted_while_a_commit_needs_it_is_made_anew(
     db.execute("BEGIN")
     for scope in ["a", *others]:
         enqueue(db, scope)
-    commit = in_background(lambda: db.execute("COMMIT"))
+    commit = in_background(db.execute, "COMMIT")
     until_blocked(other, db)
     admin.execute("COMMIT")
     result(commit)
@@ -199,13 +205,15 @@ def test_idle_partition_deleted_while_a_commit_needs_it_is_made_anew(
     assert_exact(other)
 
 
-def test_partition_is_not_deleted_under_a_commit_that_counts_into_it(session: Another, db: Session, other: Session) -> None:
+def test_partition_is_not_deleted_under_a_commit_that_counts_into_it(
+    session: Another, db: Session, other: Session
+) -> None:
     db.execute("INSERT INTO tenantfair_partition (scope_key) VALUES ('a')")
     script(db, "BEGIN")
     enqueue(db, "a")
     db.execute("SELECT tenantfair_fold()")
     admin = session()
-    deletion = in_background(lambda: admin.execute("DELETE FROM tenantfair_partition"))
+    deletion = in_background(admin.execute, "DELETE FROM tenantfair_partition")
     until_blocked(other, admin)
     db.execute("COMMIT")
     with pytest.raises(errors.ForeignKeyViolation):
@@ -263,7 +271,7 @@ def test_rivals_over_a_few_tenants_never_deadlock_and_count_exactly(session: Ano
         else:
             enqueue(mine, tenant, dice.randint(1, 3))
 
-    rivals = [in_background(lambda mine=session(), seed=seed: rival(mine, seed)) for seed in range(8)]
+    rivals = [in_background(rival, session(), seed) for seed in range(8)]
     assert [work.result(timeout=300) for work in rivals] == [[]] * 8
     assert_exact(db)
     assert len(set(positions(db).values())) == len(positions(db))

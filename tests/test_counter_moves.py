@@ -10,7 +10,19 @@ from django.utils import timezone
 from psycopg import errors
 
 from tenantfair.models import Partition, Run, Schedule
-from tests.rows import FINISH_ALL, FINISHED, STATES, Session, assert_exact, counts, enqueue, insert_run, put_into, script, sessions
+from tests.rows import (
+    FINISH_ALL,
+    FINISHED,
+    STATES,
+    Session,
+    assert_exact,
+    counts,
+    enqueue,
+    insert_run,
+    put_into,
+    script,
+    sessions,
+)
 
 FINISHING = {"status": "completed", "wake_at": None, "finished_at": timezone.now()}
 
@@ -92,7 +104,8 @@ def test_modifying_ctes_of_one_statement_add_up(db: Session) -> None:
     enqueue(db, "a", 4)
     db.execute("""
         WITH enqueued AS (
-            INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now()), ('b', 'tests.task', now())
+            INSERT INTO tenantfair_run (tenant_id, task_path, wake_at)
+            VALUES ('a', 'tests.task', now()), ('b', 'tests.task', now())
         ),
         finished AS (
             UPDATE tenantfair_run SET status = 'failed', wake_at = NULL, finished_at = now()
@@ -105,7 +118,10 @@ def test_modifying_ctes_of_one_statement_add_up(db: Session) -> None:
 
 
 def test_copy_is_counted(db: Session) -> None:
-    with db.cursor() as cursor, cursor.copy("COPY tenantfair_run (tenant_id, task_path, wake_at) FROM STDIN") as copy:
+    with (
+        db.cursor() as cursor,
+        cursor.copy("COPY tenantfair_run (tenant_id, task_path, wake_at) FROM STDIN") as copy,
+    ):
         for number in range(20):
             copy.write_row((f"t{number % 2}", "tests.task", "2026-01-01 00:00+00"))
     assert counts(db) == {"t0": 10, "t1": 10}
@@ -117,9 +133,11 @@ def test_merge_is_counted(db: Session) -> None:
     db.execute(
         """
         MERGE INTO tenantfair_run AS run
-        USING (VALUES (%s, 'keep'), (%s, 'finish'), (%s, 'drop'), (-1, 'add'), (-2, 'add')) AS wanted (id, what)
+        USING (VALUES (%s, 'keep'), (%s, 'finish'), (%s, 'drop'), (-1, 'add'), (-2, 'add'))
+            AS wanted (id, what)
         ON run.id = wanted.id
-        WHEN MATCHED AND what = 'finish' THEN UPDATE SET status = 'completed', wake_at = NULL, finished_at = now()
+        WHEN MATCHED AND what = 'finish'
+            THEN UPDATE SET status = 'completed', wake_at = NULL, finished_at = now()
         WHEN MATCHED AND what = 'drop' THEN DELETE
         WHEN MATCHED THEN UPDATE SET updated_at = now()
         WHEN NOT MATCHED THEN INSERT (tenant_id, task_path, wake_at) VALUES ('b', 'tests.task', now())
@@ -132,17 +150,22 @@ def test_merge_is_counted(db: Session) -> None:
 
 def test_insert_on_conflict_do_nothing_counts_what_went_in(db: Session) -> None:
     run = insert_run(db, "a")
-    db.execute("""
+    db.execute(
+        """
         INSERT INTO tenantfair_run (id, tenant_id, task_path, wake_at)
         OVERRIDING SYSTEM VALUE
         SELECT %s + n, 'a', 'tests.task', now() FROM generate_series(0, 2) AS n
         ON CONFLICT DO NOTHING
-    """, [run])
+    """,
+        [run],
+    )
     assert counts(db) == {"a": 3}
     assert_exact(db)
 
 
-@pytest.mark.parametrize(("before", "after"), [("queued", "completed"), ("completed", "queued"), ("queued", "queued")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("queued", "completed"), ("completed", "queued"), ("queued", "queued")]
+)
 def test_insert_on_conflict_do_update_counts_the_change(db: Session, before: str, after: str) -> None:
     run = insert_run(db, "a", before)
     db.execute(
@@ -150,7 +173,8 @@ def test_insert_on_conflict_do_update_counts_the_change(db: Session, before: str
         INSERT INTO tenantfair_run (id, tenant_id, task_path, status, wake_at, finished_at)
         SELECT %(id)s + n, 'a', 'tests.task', %(status)s, wake_at, finished_at
         FROM generate_series(0, 1) AS n,
-            (SELECT CASE WHEN %(open)s THEN now() END AS wake_at, CASE WHEN NOT %(open)s THEN now() END AS finished_at) AS shape
+            (VALUES (CASE WHEN %(open)s THEN now() END, CASE WHEN NOT %(open)s THEN now() END))
+                AS shape (wake_at, finished_at)
         ON CONFLICT (id) DO UPDATE
         SET status = excluded.status, wake_at = excluded.wake_at, finished_at = excluded.finished_at
         """,
@@ -212,7 +236,9 @@ def test_update_that_finishes_nobody_notes_nothing(db: Session) -> None:
     assert counts(db) == {"a": 1}
 
 
-@pytest.mark.parametrize("bypass", ["SET session_replication_role = replica", "ALTER TABLE tenantfair_run DISABLE TRIGGER USER"])
+@pytest.mark.parametrize(
+    "bypass", ["SET session_replication_role = replica", "ALTER TABLE tenantfair_run DISABLE TRIGGER USER"]
+)
 def test_switching_the_triggers_off_bypasses_the_count(db: Session, bypass: str) -> None:
     """Documented, not prevented: who may do this owns the consequences."""
     enqueue(db, "a", 2)
@@ -233,7 +259,10 @@ def test_orm_paths_are_counted(db: Session) -> None:
     )
     assert_exact(db)
     Run.objects.bulk_create(
-        [Run(run_id=r, tenant_id="a", task_path="tests.task", wake_at=now) for r in (one.run_id, many[0].run_id)]
+        [
+            Run(run_id=r, tenant_id="a", task_path="tests.task", wake_at=now)
+            for r in (one.run_id, many[0].run_id)
+        ]
         + [Run(tenant_id="a", task_path="tests.task", wake_at=now)],
         ignore_conflicts=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
@@ -14,15 +14,15 @@ TENANTS = ["a", "b", "c", "d", None]
 
 
 @pytest.fixture
-def session(transactional_db: None) -> Iterator[object]:
+def session(transactional_db: None) -> Iterator[Callable[..., Session]]:
     with sessions() as another:
         yield another
 
 
 @pytest.mark.conformance(27)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_recount_after_a_random_life(session: object, seed: int) -> None:
-    lives = [in_background(lambda mine=session(), name=name: live(mine, random.Random(name))) for name in (seed, -seed)]
+def test_recount_after_a_random_life(session: Callable[..., Session], seed: int) -> None:
+    lives = [in_background(live, session(), random.Random(name)) for name in (seed, -seed)]
     for life in lives:
         life.result(timeout=300)
     assert_exact(session())
@@ -53,7 +53,8 @@ def step(mine: Session, dice: random.Random) -> None:
         enqueue(mine, dice.choice(TENANTS), dice.randint(1, 5))
     else:
         picked = mine.execute(
-            "SELECT id FROM tenantfair_run ORDER BY hashint8(id + %s) LIMIT 1 FOR UPDATE SKIP LOCKED", [dice.randrange(1000)]
+            "SELECT id FROM tenantfair_run ORDER BY hashint8(id + %s) LIMIT 1 FOR UPDATE SKIP LOCKED",
+            [dice.randrange(1000)],
         ).fetchone()
         if picked is None:
             return

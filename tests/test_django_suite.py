@@ -16,7 +16,7 @@ from tests import django_suite
 
 sys.path.append(str(django_suite.fetch()))
 
-from tasks import test_dummy_backend, test_tasks  # noqa: E402 - found on the path only now
+from tasks import test_dummy_backend, test_tasks
 
 DOUBLE = "reads or clears the list that the test double keeps in memory"
 CLASS = "asserts the class of the test double"

@@ -441,7 +441,7 @@ class TestContext:
     @pytest.mark.parametrize(
         ("step", "expected"),
         [
-            (("yield_", {}), lambda lease: Yielded(lease)),
+            (("yield_", {}), Yielded),
             (("yield_", {"state": None}), lambda lease: Yielded(lease, state=None)),
             (("wait", {"state": [1]}), lambda lease: Waiting(lease, state=[1])),
             (("wait", {}), lambda lease: Waiting(lease, state=UNSET)),

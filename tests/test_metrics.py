@@ -99,7 +99,9 @@ def test_no_caller_can_make_an_identity_a_label() -> None:
 def test_no_label_name_speaks_of_an_identity() -> None:
     names = {label for family in metrics.FAMILIES for label in family.labels}
 
-    assert names.isdisjoint({"tenant", "scope", "run", "task", "task_path", "cursor", "token", "worker", "queue"})
+    assert names.isdisjoint(
+        {"tenant", "scope", "run", "task", "task_path", "cursor", "token", "worker", "queue"}
+    )
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,12 @@ def objects_of(alias: str) -> set[str]:
     found = query(
         alias,
         """
-        SELECT 'relation ' || relname FROM pg_class WHERE relnamespace = quote_ident(current_schema())::regnamespace
+        WITH home AS (SELECT quote_ident(current_schema())::regnamespace AS oid)
+        SELECT 'relation ' || relname FROM pg_class JOIN home ON relnamespace = home.oid
         UNION ALL
-        SELECT 'function ' || proname FROM pg_proc WHERE pronamespace = quote_ident(current_schema())::regnamespace
+        SELECT 'function ' || proname FROM pg_proc JOIN home ON pronamespace = home.oid
         UNION ALL
-        SELECT 'type ' || typname FROM pg_type WHERE typnamespace = quote_ident(current_schema())::regnamespace
+        SELECT 'type ' || typname FROM pg_type JOIN home ON typnamespace = home.oid
         """,
     )
     return {name for (name,) in found if "django_migrations" not in name}
@@ -73,6 +74,24 @@ def test_two_installs_are_equal_whatever_their_schemas_are_called(empty: str) ->
     with scratch_domain("Tf-Mig") as other:
         assert dump(other) == dump(empty)
         assert schema.problems(other) == []
+
+
+@database
+@pytest.mark.conformance(143)
+def test_triggers_removed_and_installed_again_count_what_changed_meanwhile(empty: str) -> None:
+    migrate(empty)
+    insert = "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('%s', 'x.y', now())"
+    query(empty, insert % "old")
+    migrate(empty, "0001")
+    query(empty, insert % "old")
+    query(empty, insert % "new")
+
+    migrate(empty)
+
+    ring = "SELECT scope_key, ring_position, unfinished_count FROM tenantfair_schedule ORDER BY ring_position"
+    assert query(empty, ring) == [("old", 1, 2), ("new", 2, 1)]
+    query(empty, insert % "later")
+    assert query(empty, ring)[2] == ("later", 3, 1)
 
 
 @pytest.mark.conformance(143)
@@ -151,7 +170,10 @@ def test_a_domain_needs_nothing_in_public(empty: str) -> None:
     migrate(empty)
     policy.synchronize(empty)
     query(empty, "SET search_path = pg_catalog")
-    query(empty, "INSERT INTO tf_mig.tenantfair_run (tenant_id, task_path, wake_at) VALUES ('acme', 't.t', now())")
+    query(
+        empty,
+        "INSERT INTO tf_mig.tenantfair_run (tenant_id, task_path, wake_at) VALUES ('acme', 't.t', now())",
+    )
     query(empty, "SET search_path = tf_mig")
 
     assert policy.inspect("acme", using=empty).unfinished == 1
@@ -205,7 +227,9 @@ def run_sql_operations() -> Iterator[tuple[str, RunSQL]]:
 
 
 def sql_files() -> set[str]:
-    return {path.name.removesuffix(".sql") for path in files(sql.__name__).iterdir() if path.name.endswith(".sql")}
+    return {
+        path.name.removesuffix(".sql") for path in files(sql.__name__).iterdir() if path.name.endswith(".sql")
+    }
 
 
 def is_versioned(name: str) -> bool:
@@ -237,7 +261,9 @@ def test_every_statement_of_a_migration_can_be_taken_back() -> None:
 
 
 def test_every_other_file_is_loaded_by_name_somewhere() -> None:
-    source = "\n".join(path.read_text(encoding="utf-8") for path in Path(tenantfair.__file__).parent.rglob("*.py"))
+    source = "\n".join(
+        path.read_text(encoding="utf-8") for path in Path(tenantfair.__file__).parent.rglob("*.py")
+    )
 
     for name in sql_files():
         if not is_versioned(name) and not is_reverse(name):
@@ -252,13 +278,12 @@ def test_functions_replace_and_never_drop() -> None:
 
 
 @database
-def test_migrating_waits_for_an_insert_in_flight_and_then_counts_it(empty: str) -> None:
-    """The tables take no rows that nobody counts: the triggers come under a lock that writers conflict with."""
+def test_installing_the_triggers_waits_for_an_insert_in_flight(empty: str) -> None:
+    """Triggers come under a lock that writers conflict with, so no row slips past them."""
     migrate(empty, "0001")
-    with connect(options="-c search_path=tf_mig") as session:
-        session.execute("BEGIN")
-        enqueue(session, "acme")
-        with pytest.raises(psycopg.errors.LockNotAvailable), connect(options="-c search_path=tf_mig") as other:
-            other.execute("SET lock_timeout = '50ms'")
-            other.execute(sql.install("tenantfair_run_unfinished.v1"))
-        session.execute("ROLLBACK")
+    path = "-c search_path=tf_mig"
+    with connect(options=path) as writer, connect(options=f"{path} -c lock_timeout=50ms") as migrating:
+        writer.execute("BEGIN")
+        enqueue(writer, "acme")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            migrating.execute(sql.install("tenantfair_run_unfinished.v1"))

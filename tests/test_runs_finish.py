@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from tenantfair import payloads, runs
 from tenantfair.exceptions import InvalidPayload, InvalidRun, StaleClaim
 from tenantfair.models import Run
-from tenantfair.runs import _writes, finish, outcomes
+from tenantfair.runs import _writes, finishing, outcomes
 from tenantfair.runs.views import database_now
 from tests.factories import LONG_AGO, RunFactory, claim, claimed_lease, policy_in_force, snapshot
 from tests.tasks_for_tests import add
@@ -46,7 +46,12 @@ def test_completion_stores_the_result_and_frees_everything() -> None:
     before = database_now("default")
     run = after(runs.Completed(claimed_lease(**COUNTED, state={"kept": 1}), {"sum": [1, (2,)]}))
     assert is_free(run)
-    assert (run.status, run.result, run.tenant_admitted_at, run.wake_at) == ("completed", {"sum": [1, [2]]}, None, None)
+    assert (run.status, run.result, run.tenant_admitted_at, run.wake_at) == (
+        "completed",
+        {"sum": [1, [2]]},
+        None,
+        None,
+    )
     assert counts(run) == (0, 0, 1, 4)
     assert run.state == {"kept": 1}
     assert run.finished_at is not None
@@ -71,13 +76,20 @@ def test_a_retry_is_due_after_its_delay_and_counts_one_failure() -> None:
     before = database_now("default")
     run = after(runs.Retry(claimed_lease(**COUNTED), ERROR, timedelta(minutes=5)))
     assert is_free(run)
-    assert (run.status, run.tenant_admitted_at, run.finished_at, run.errors) == ("running", None, None, [ERROR])
+    assert (run.status, run.tenant_admitted_at, run.finished_at, run.errors) == (
+        "running",
+        None,
+        None,
+        [ERROR],
+    )
     assert counts(run) == (0, 0, 2, 4)
     assert run.wake_at is not None
     assert before <= run.wake_at - timedelta(minutes=5) <= database_now("default")
 
 
-@pytest.mark.parametrize(("failures", "status"), [(0, "running"), (2, "running"), (3, "failed"), (9, "failed")])
+@pytest.mark.parametrize(
+    ("failures", "status"), [(0, "running"), (2, "running"), (3, "failed"), (9, "failed")]
+)
 def test_a_retry_past_the_limit_fails(failures: int, status: str) -> None:
     run = after(runs.Retry(claimed_lease(failures=failures, retry_limit=3), ERROR, timedelta(0)))
     assert (run.status, run.failures, run.errors) == (status, failures + 1, [ERROR])
@@ -230,7 +242,11 @@ def test_abandoning_backs_off_from_30_s_to_an_hour_and_never_poisons(monkeypatch
 @pytest.mark.parametrize("times", [0, 1, 5, 30, 10_000, 2**31])
 def test_back_off_is_jittered_and_bounded(times: int) -> None:
     for _ in range(50):
-        assert timedelta(0) <= outcomes.retry_backoff(times) <= min(timedelta(hours=1), timedelta(seconds=5 * 2 ** min(times, 20)))
+        assert (
+            timedelta(0)
+            <= outcomes.retry_backoff(times)
+            <= min(timedelta(hours=1), timedelta(seconds=5 * 2 ** min(times, 20)))
+        )
         bound = min(timedelta(hours=1), timedelta(seconds=30 * 2 ** min(times, 20)))
         assert bound / 2 <= outcomes.abandon_backoff(times) <= bound
 
@@ -373,7 +389,9 @@ def test_an_error_text_of_any_kind_is_stored_bounded() -> None:
 def test_results_up_to_the_limit_are_stored() -> None:
     wide = "x" * (256 * 1024 - 2)
     leases = [claimed_lease() for _ in range(4)]
-    assert runs.finish([runs.Completed(lease, wide) for lease in leases]) == {lease.run_id for lease in leases}
+    assert runs.finish([runs.Completed(lease, wide) for lease in leases]) == {
+        lease.run_id for lease in leases
+    }
     assert runs.get(leases[3].run_id).result == wide
 
 
@@ -381,7 +399,11 @@ def test_values_the_database_refuses_end_their_own_run_failed(monkeypatch: pytes
     """Whatever slips past the checks: jsonb is the judge."""
     monkeypatch.setattr(payloads, "encode", lambda value, what: '"\\u0000"' if value == "bad" else "1")
     leases = [claimed_lease() for _ in range(3)]
-    batch = [runs.Completed(leases[0], "good"), runs.Completed(leases[1], "bad"), runs.Yielded(leases[2], "bad")]
+    batch = [
+        runs.Completed(leases[0], "good"),
+        runs.Completed(leases[1], "bad"),
+        runs.Yielded(leases[2], "bad"),
+    ]
     assert runs.finish(batch) == {lease.run_id for lease in leases}
     assert [runs.get(lease.run_id).state for lease in leases] == ["completed", "failed", "failed"]
     run = Run.objects.get(run_id=leases[1].run_id)
@@ -391,7 +413,9 @@ def test_values_the_database_refuses_end_their_own_run_failed(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\x00"])
-def test_text_that_the_driver_refuses_ends_its_own_run_failed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_the_driver_refuses_ends_its_own_run_failed(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(payloads, "encode", lambda value, what: text if value == "bad" else "1")
     leases = [claimed_lease() for _ in range(2)]
     batch = [runs.Completed(leases[0], "bad"), runs.Completed(leases[1], "good")]
@@ -420,7 +444,7 @@ def test_errors_that_are_not_about_data_are_raised(monkeypatch: pytest.MonkeyPat
     from django.db import ProgrammingError
 
     lease = claimed_lease()
-    monkeypatch.setattr(finish, "load", lambda name: "SELECT missing")
+    monkeypatch.setattr(finishing, "load", lambda name: "SELECT missing")
     with pytest.raises(ProgrammingError), transaction.atomic():
         runs.finish([runs.Completed(lease, 1)])
     assert runs.get(lease.run_id).state == "claimed"
@@ -433,7 +457,7 @@ def test_errors_that_are_not_about_data_are_raised(monkeypatch: pytest.MonkeyPat
         lambda lease: runs.Retry(lease, ERROR, timedelta.max),
         lambda lease: runs.Retry(lease, ERROR, 10**12),
         lambda lease: runs.Retry(lease, ERROR, float("nan")),
-        lambda lease: runs.Snoozed(lease),
+        runs.Snoozed,
         lambda lease: runs.Snoozed(lease, LONG_AGO, timedelta(0)),
         lambda lease: runs.Snoozed(lease, datetime(2030, 1, 1)),
         lambda lease: runs.Snoozed(lease, timedelta(0)),
@@ -449,7 +473,11 @@ def test_an_outcome_that_cannot_be_is_not_made(make: Any) -> None:
 
 def test_no_outcome_shows_payload_or_token() -> None:
     lease = claimed_lease(args=["secret"])
-    for outcome in (runs.Completed(lease, "secret"), runs.Failed(lease, {"traceback": "secret"}), runs.Yielded(lease, "secret")):
+    for outcome in (
+        runs.Completed(lease, "secret"),
+        runs.Failed(lease, {"traceback": "secret"}),
+        runs.Yielded(lease, "secret"),
+    ):
         assert "secret" not in repr(outcome)
         assert str(lease.claim_token) not in repr(outcome)
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import re
-import unicodedata
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 from psycopg import errors
 
-from tenantfair.exceptions import InvalidTenant
 from tenantfair.models import Partition, Policy, Run
-from tenantfair.tenants import validate_tenant
 from tests.rows import STATES, Session, insert_run, sessions
 
 INITIALISED = {"max_active": "4", "policy_version": "1", "initialized_at": "now()"}
@@ -55,13 +50,11 @@ RUN_RULES: dict[str, list[tuple[str, dict[str, str]]]] = {
             {"poisoned_at": "now()", "poison_reason": "'why'"},
         )
     ],
-    "tenantfair_run_finished_pair": [
+    "tenantfair_run_status": [
         *((state, {"finished_at": "NULL"}) for state in ("completed", "failed", "cancelled")),
         *((state, {"finished_at": "now()"}) for state in ("queued", "claimed", "waiting", "poisoned")),
-        # An unknown status breaks two rules, and PostgreSQL names the first of them in the alphabet.
         *(("queued", {"status": wrong, "wake_at": "NULL"}) for wrong in ("'paused'", "''", "'RUNNING'")),
     ],
-    "tenantfair_run_status": [],
     "tenantfair_run_wake_range": [
         ("queued", {"wake_at": wrong})
         for wrong in ("'infinity'", "'-infinity'", "'10000-01-01 00:00+00'", "'0001-12-31 23:59:59+00 BC'")
@@ -108,11 +101,15 @@ def db(transactional_db: None) -> Iterator[Session]:
 
 
 def broken(rules: dict[str, list]) -> list:
-    return [pytest.param(rule, wrong, id=f"{rule}-{wrong}") for rule, wrongs in rules.items() for wrong in wrongs]
+    return [
+        pytest.param(rule, wrong, id=f"{rule}-{wrong}") for rule, wrongs in rules.items() for wrong in wrongs
+    ]
 
 
 def test_every_check_constraint_has_a_test_here(db: Session) -> None:
-    found = db.execute("SELECT conname FROM pg_constraint WHERE contype = 'c' AND conname LIKE 'tenantfair\\_%'").fetchall()
+    found = db.execute(
+        "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conname LIKE 'tenantfair\\_%'"
+    ).fetchall()
     assert {name for (name,) in found} == {*RUN_RULES, *POLICY_RULES, *PARTITION_RULES, *SCHEDULE_RULES}
 
 
@@ -136,10 +133,14 @@ def test_policy_rules(db: Session, rule: str, wrong: dict[str, str]) -> None:
     with pytest.raises(errors.CheckViolation) as caught:
         db.execute(f"UPDATE tenantfair_policy SET {changes}")
     assert caught.value.diag.constraint_name == rule
-    with pytest.raises(errors.CheckViolation), db.transaction():
-        db.execute("DELETE FROM tenantfair_policy")
-        values = {"id": "1"} | wrong
-        db.execute(f"INSERT INTO tenantfair_policy ({', '.join(values)}) VALUES ({', '.join(values.values())})")
+    values = {"id": "1"} | wrong
+    db.execute("BEGIN")
+    db.execute("DELETE FROM tenantfair_policy")
+    with pytest.raises(errors.CheckViolation):
+        db.execute(
+            f"INSERT INTO tenantfair_policy ({', '.join(values)}) VALUES ({', '.join(values.values())})"
+        )
+    db.execute("ROLLBACK")
     assert db.execute("SELECT * FROM tenantfair_policy").fetchall() == before
 
 
@@ -147,9 +148,14 @@ def test_policy_rules(db: Session, rule: str, wrong: dict[str, str]) -> None:
 def test_policy_is_pristine_or_initialised_whole(db: Session) -> None:
     """All combinations, so that no null slips through a comparison."""
     accepted = set()
-    for cap, version, at in itertools.product(("NULL", "0", "1", "2147483647"), ("0", "1"), ("NULL", "now()")):
+    for cap, version, at in itertools.product(
+        ("NULL", "0", "1", "2147483647"), ("0", "1"), ("NULL", "now()")
+    ):
         try:
-            db.execute(f"UPDATE tenantfair_policy SET max_active = {cap}, policy_version = {version}, initialized_at = {at}")
+            db.execute(
+                f"UPDATE tenantfair_policy"
+                f" SET max_active = {cap}, policy_version = {version}, initialized_at = {at}"
+            )
         except errors.CheckViolation:
             continue
         accepted.add((cap, version, at))
@@ -167,7 +173,8 @@ def test_policy_integers_have_an_upper_end(db: Session, column: str) -> None:
 def test_partition_rules(db: Session, rule: str, wrong: dict[str, str]) -> None:
     with pytest.raises(errors.CheckViolation) as caught:
         db.execute(
-            f"INSERT INTO tenantfair_partition (scope_key, {', '.join(wrong)}) VALUES ('a', {', '.join(wrong.values())})"
+            f"INSERT INTO tenantfair_partition (scope_key, {', '.join(wrong)})"
+            f" VALUES ('a', {', '.join(wrong.values())})"
         )
     assert caught.value.diag.constraint_name == rule
     assert db.execute("SELECT count(*) FROM tenantfair_partition").fetchone() == (0,)
@@ -177,7 +184,11 @@ def test_partition_rules(db: Session, rule: str, wrong: dict[str, str]) -> None:
 @pytest.mark.conformance(7, 8, 9, 10)
 @pytest.mark.parametrize(
     ("rule", "state", "wrong"),
-    [pytest.param(rule, state, wrong, id=f"{rule}-{state}-{wrong}") for rule, wrongs in RUN_RULES.items() for state, wrong in wrongs],
+    [
+        pytest.param(rule, state, wrong, id=f"{rule}-{state}-{wrong}")
+        for rule, wrongs in RUN_RULES.items()
+        for state, wrong in wrongs
+    ],
 )
 def test_run_rules(db: Session, rule: str, state: str, wrong: dict[str, str]) -> None:
     """By INSERT of the wrong row, and by UPDATE of a right one."""
@@ -206,7 +217,9 @@ def test_run_has_a_known_shape_or_is_refused(db: Session) -> None:
     statuses = ("running", "waiting", "completed", "failed", "cancelled")
     for status, *present in itertools.product(statuses, *[(False, True)] * len(optional)):
         has = dict(zip(optional, present, strict=True))
-        values = {column: value for column, value in optional.items() if has[column]} | {"status": f"'{status}'"}
+        values = {column: value for column, value in optional.items() if has[column]} | {
+            "status": f"'{status}'"
+        }
         try:
             insert_run(db, "a", "waiting", **values)
             accepted = True
@@ -262,65 +275,10 @@ def test_orm_meets_the_same_rules() -> None:
 def test_tenantless_run_has_the_empty_scope_key(db: Session) -> None:
     insert_run(db, None)
     insert_run(db, "a")
-    assert db.execute("SELECT tenant_id, scope_key FROM tenantfair_run ORDER BY id").fetchall() == [(None, ""), ("a", "a")]
-
-
-WRONG_TENANTS = [
-    "", " ", " a", "a ", "\ta", "a\n", "a\nb", "\x01", "a\x1fb", "\x7f", "\x80", "\x85a", "a\x9f",
-    "\u00a0a", "a\u2003", "\u3000", "e\u0301", "\u212b", "a" * 256, "\u00e9" * 128, "\u1680x", "x\u2028", "a\u2029b"[:2],
-]  # fmt: skip
-RIGHT_TENANTS = ["a", "A b", "é", "a" * 255, "é" * 127 + "a", "\U0001f600", "a\u200bb", "0", "NULL", "a'b\\c%", "\u2028"[:0] + "ß"]
-
-
-@pytest.mark.conformance(5)
-@pytest.mark.parametrize("tenant", WRONG_TENANTS, ids=ascii)
-@pytest.mark.parametrize("state", ["queued", "completed"])
-def test_malformed_tenant_is_refused_by_python_and_by_the_database(db: Session, tenant: str, state: str) -> None:
-    with pytest.raises(InvalidTenant):
-        validate_tenant(tenant)
-    with pytest.raises(errors.CheckViolation) as caught:
-        insert_run(db, tenant, state)
-    assert caught.value.diag.constraint_name == "tenantfair_run_tenant"
-    if tenant:
-        with pytest.raises(errors.CheckViolation):
-            db.execute("INSERT INTO tenantfair_partition (scope_key) VALUES (%s)", [tenant])
-    assert db.execute("SELECT count(*) FROM tenantfair_run").fetchone() == (0,)
-
-
-@pytest.mark.conformance(5)
-@pytest.mark.parametrize("tenant", RIGHT_TENANTS, ids=ascii)
-def test_well_formed_tenant_is_accepted_by_both(db: Session, tenant: str) -> None:
-    assert validate_tenant(tenant) == tenant
-    insert_run(db, tenant)
-    assert db.execute("SELECT scope_key FROM tenantfair_partition").fetchall() == [(tenant,)]
-
-
-@pytest.mark.conformance(5)
-def test_python_and_the_database_draw_the_same_line(db: Session) -> None:
-    """Each character at the start, inside and at the end of a tenant id."""
-    assigned = [chr(code) for code in range(1, 0x3100) if unicodedata.category(chr(code)) != "Cn"]
-    tenants = [tenant for char in assigned for tenant in (char, f"{char}a", f"a{char}b", f"a{char}")]
-    (definition,) = db.execute(
-        "SELECT pg_get_expr(conbin, conrelid) FROM pg_constraint WHERE conname = 'tenantfair_partition_scope'"
-    ).fetchone()
-    rule = re.sub(r"\bscope_key\b", "tenant", definition)
-    accepted = db.execute(f"SELECT tenant FROM unnest(%s::text[]) AS given (tenant) WHERE {rule}", [tenants]).fetchall()
-    assert {tenant for (tenant,) in accepted} == set(filter(is_valid, tenants))
-
-
-def is_valid(tenant: str) -> bool:
-    try:
-        validate_tenant(tenant)
-    except InvalidTenant:
-        return False
-    return True
-
-
-def test_text_that_postgresql_cannot_hold_is_refused(db: Session) -> None:
-    with pytest.raises(InvalidTenant):
-        validate_tenant("a\x00b")
-    with pytest.raises(psycopg.DataError):
-        insert_run(db, "a\x00b")
+    assert db.execute("SELECT tenant_id, scope_key FROM tenantfair_run ORDER BY id").fetchall() == [
+        (None, ""),
+        ("a", "a"),
+    ]
 
 
 @pytest.mark.conformance(11)
@@ -329,19 +287,26 @@ def test_ring_index_holds_exactly_the_scopes_with_unfinished_runs(db: Session) -
         db.execute("INSERT INTO tenantfair_partition (scope_key) VALUES (%s)", [tenant])
         insert_run(db, tenant, state)
     (predicate,) = db.execute(
-        "SELECT pg_get_expr(indpred, indrelid) FROM pg_index WHERE indexrelid = 'tenantfair_schedule_ring'::regclass"
+        "SELECT pg_get_expr(indpred, indrelid) FROM pg_index"
+        " WHERE indexrelid = 'tenantfair_schedule_ring'::regclass"
     ).fetchone()
-    indexed = db.execute(f"SELECT scope_key, unfinished_count FROM tenantfair_schedule WHERE {predicate} ORDER BY 1")
+    indexed = db.execute(
+        f"SELECT scope_key, unfinished_count FROM tenantfair_schedule WHERE {predicate} ORDER BY 1"
+    )
     assert indexed.fetchall() == [("a", 1), ("c", 1)]
 
 
 @pytest.mark.conformance(11)
 def test_each_run_is_in_exactly_one_index_of_its_scope(db: Session) -> None:
     """Disjoint partial indexes: every further one would cost an entry per claim."""
-    expected = {
-        "queued": "queued", "scheduled": "queued", "ready": "ready", "claimed": "claimed", "waiting": "parked",
-        "poisoned": "parked", "completed": "history", "failed": "history", "cancelled": "history",
-    }  # fmt: skip
+    expected = dict.fromkeys(STATES, "history") | {
+        "queued": "queued",
+        "scheduled": "queued",
+        "ready": "ready",
+        "claimed": "claimed",
+        "waiting": "parked",
+        "poisoned": "parked",
+    }
     predicates = db.execute(r"""
         SELECT substr(relname, length('tenantfair_run_') + 1), pg_get_expr(indpred, indrelid)
         FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid
@@ -349,7 +314,11 @@ def test_each_run_is_in_exactly_one_index_of_its_scope(db: Session) -> None:
     """).fetchall()
     runs = {state: insert_run(db, "a", state) for state in STATES}
     found = {
-        state: [name for name, holds in predicates if db.execute(f"SELECT {holds} FROM tenantfair_run WHERE id = %s", [run]).fetchone()[0]]
+        state: [
+            name
+            for name, holds in predicates
+            if db.execute(f"SELECT {holds} FROM tenantfair_run WHERE id = %s", [run]).fetchone()[0]
+        ]
         for state, run in runs.items()
     }
     assert found == {state: [name] for state, name in expected.items()}

@@ -59,7 +59,8 @@ DAMAGES = {
     "CREATE FUNCTION tenantfair_claim(integer) RETURNS integer LANGUAGE sql AS 'SELECT 1'": (
         "found 2 functions tenantfair_claim, need exactly tenantfair_claim(timestamp"
     ),
-    f"DROP FUNCTION {CLAIM}; CREATE FUNCTION tenantfair_claim(text) RETURNS text LANGUAGE sql AS 'SELECT $1'": (
+    f"DROP FUNCTION {CLAIM};"
+    "CREATE FUNCTION tenantfair_claim(text) RETURNS text LANGUAGE sql AS 'SELECT $1'": (
         "found tenantfair_claim(text), need tenantfair_claim(timestamp"
     ),
     f"DROP FUNCTION {CLAIM};"
@@ -106,7 +107,9 @@ DAMAGES = {
 
 @pytest.mark.conformance(126)
 @pytest.mark.parametrize(("damage", "problem"), DAMAGES.items(), ids=DAMAGES.values())
-def test_each_damage_is_named_with_what_was_found_and_what_is_needed(alias: str, damage: str, problem: str) -> None:
+def test_each_damage_is_named_with_what_was_found_and_what_is_needed(
+    alias: str, damage: str, problem: str
+) -> None:
     execute(alias, damage)
 
     found = schema.problems(alias)
@@ -127,7 +130,9 @@ def test_a_database_without_the_tables_names_the_command_that_makes_them() -> No
 
 
 def test_a_database_of_a_later_version_asks_for_that_version(alias: str) -> None:
-    execute(alias, "INSERT INTO django_migrations (app, name, applied) VALUES ('tenantfair', '0999_x', now())")
+    execute(
+        alias, "INSERT INTO django_migrations (app, name, applied) VALUES ('tenantfair', '0999_x', now())"
+    )
 
     assert schema.remedy(alias) == "Install the version of tenantfair that this database was migrated with."
 
@@ -170,7 +175,9 @@ def test_the_installed_bodies_are_those_of_the_shipped_files(alias: str) -> None
 
 
 @pytest.mark.parametrize("how", ["migrations are off", "migrations ran"])
-def test_tables_made_without_migrations_get_their_triggers_and_their_policy_row(settings: Any, how: str) -> None:
+def test_tables_made_without_migrations_get_their_triggers_and_their_policy_row(
+    settings: Any, how: str
+) -> None:
     """`pytest --no-migrations` and TEST["MIGRATE"] = False create the tables alone."""
     if how == "migrations are off":
         settings.MIGRATION_MODULES = {"tenantfair": None}

@@ -27,23 +27,23 @@ class InATestCase(TestCase):
     def test_runs_what_was_enqueued_in_the_tests_transaction(self) -> None:
         result = for_tenant(tasks.add, "acme").enqueue(1, right=2)
 
-        self.assertEqual([type(outcome) for outcome in drain()], [Completed])
+        assert [type(outcome) for outcome in drain()] == [Completed]
 
         result.refresh()
-        self.assertEqual((result.return_value, result.attempts), (3, 1))
-        self.assertEqual(drain(), [])
+        assert (result.return_value, result.attempts) == (3, 1)
+        assert drain() == []
 
     def test_durable_blocks_work_in_tasks(self) -> None:
         for_tenant(tasks.in_a_durable_block, "acme").enqueue()
 
-        self.assertEqual([type(outcome) for outcome in drain()], [Completed])
+        assert [type(outcome) for outcome in drain()] == [Completed]
 
     def test_leaves_the_transaction_open(self) -> None:
         enqueue(tasks.add, 1)
         drain()
 
-        self.assertTrue(connection.in_atomic_block)
-        self.assertIsNotNone(connection.connection)
+        assert connection.in_atomic_block
+        assert connection.connection is not None
 
 
 @pytest.mark.django_db

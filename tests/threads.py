@@ -16,7 +16,7 @@ LONGEST_WAIT_SECONDS = 30
 
 
 def in_django_thread(work: Callable[[], Any]) -> Future[Any]:
-    """Run `work` in a thread that has connections of its own; the future carries its result or its exception."""
+    """Run `work` in a thread with connections of its own; the future carries its result or its exception."""
 
     def run() -> Any:
         try:
@@ -28,7 +28,7 @@ def in_django_thread(work: Callable[[], Any]) -> Future[Any]:
 
 
 def all_at_once(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Let every one of `works` connect, then start all together; return their results, or their exceptions."""
+    """Let all of `works` connect, then start together; return what each returned, or its exception."""
     barrier = Barrier(len(works))
     outcomes: list[Any] = [None] * len(works)
 

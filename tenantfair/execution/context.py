@@ -17,7 +17,7 @@ from asgiref.sync import sync_to_async
 
 from tenantfair import payloads, runs
 from tenantfair.claim.base import Lease
-from tenantfair.compat import AnyTaskContext
+from tenantfair.compat import AnyTaskContext, AnyTaskResult
 from tenantfair.runs import UNSET, Outcome
 
 
@@ -34,7 +34,7 @@ class LeaseMonitor:
 
 
 class AttemptEnded(BaseException):
-    """The task has ended its attempt through its context; `outcome` says how. Tasks do not catch it."""
+    """A task has ended its attempt through its context; `outcome` says how. Tasks let it pass."""
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -42,7 +42,7 @@ class AttemptEnded(BaseException):
 
 
 class Attempt:
-    """One attempt at a run: the lease as checkpoints move it, and how many of its signals the task has taken."""
+    """One attempt at a run: its lease as checkpoints move it, and how many signals the task has taken."""
 
     def __init__(self, lease: Lease, *, using: str | None, monitor: LeaseMonitor) -> None:
         self.lease = lease
@@ -57,15 +57,19 @@ class Attempt:
         self.lease = replace(self.lease, state=stored, checkpoint_seq=sequence)
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunContext(AnyTaskContext):
     """The framework's `TaskContext` with the run behind it.
 
-    `attempt` is the framework's: how many starts the run has had, this one included (at most the 32 that are
-    remembered). State is any JSON value; one that cannot be stored raises `InvalidPayload` and changes nothing.
+    `attempt` is the framework's: how many starts the run has had, this one included, at most the 32 that are
+    remembered. State is any JSON value; one that cannot be stored raises `InvalidPayload` and changes
+    nothing.
     """
 
-    running: Attempt = field(repr=False)
+    running: Attempt
+
+    def __init__(self, *, task_result: AnyTaskResult, running: Attempt) -> None:
+        super().__init__(task_result=task_result)
+        object.__setattr__(self, "running", running)
 
     @property
     def run_id(self) -> UUID:
@@ -112,7 +116,7 @@ class RunContext(AnyTaskContext):
         return not self.running.monitor.lost.is_set()
 
     def should_yield(self) -> bool:
-        """True once the worker wants its thread back: it is stopping, or the run is lost. Asks no database."""
+        """True once the worker wants its thread back: it stops, or the run is lost. Asks no database."""
         return self.running.monitor.draining.is_set() or self.running.monitor.lost.is_set()
 
     def snooze(

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from tenantfair import payloads
 from tenantfair.claim.base import Lease
-from tenantfair.compat import AnyTask, AnyTaskResult, TaskResultStatus, signals, task_backends
+from tenantfair.compat import AnyTask, TaskResultStatus, signals, task_backends
 from tenantfair.execution import results
 from tenantfair.execution.context import Attempt, AttemptEnded, LeaseMonitor, RunContext
 from tenantfair.execution.resolve import UnknownTask, resolve
@@ -96,11 +96,11 @@ class _Execution:
                 value = self.task.call(*positional, **named)
         except AttemptEnded as ended:
             return ended.outcome
-        except BaseException as error:  # noqa: BLE001 - whatever a task raises is one failed attempt
+        except BaseException as error:  # whatever a task raises is one failed attempt
             return self._retry(error)
         try:
             value = payloads.normalize(value, what="result")
-        except BaseException as error:  # noqa: BLE001 - a value's own code runs here, and may raise anything
+        except BaseException as error:  # a value's own code runs here, and may raise anything
             return self._fail(error)
         results.change(
             self.result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from tenantfair.compat import AnyTask, InvalidTaskBackend, Task, copy_task, task_backends
+from tenantfair.compat import AnyTask, Task, copy_task, task_backends
 from tenantfair.conf import get_settings
 from tenantfair.exceptions import TenantFairError
 from tenantfair.payloads import safe_error_text
@@ -38,14 +38,14 @@ def resolve(task_path: str, backend: str) -> AnyTask:
         raise UnknownTask(f"{module_name!r} is not among TASK_MODULES")
     try:
         found = getattr(import_module(module_name), name)
-    except BaseException as error:  # noqa: BLE001 - a module's body may raise anything
+    except BaseException as error:  # a module's body may raise anything
         raise UnknownTask(f"{task_path!r} cannot be imported: {_describe(error)}") from error
     if not isinstance(found, Task):
         raise UnknownTask(f"{task_path!r} is not a Task but a {type(found).__name__}")
     try:
         task_backends[backend]
-    except InvalidTaskBackend as error:
-        raise UnknownTask(f"the task backend {backend!r} is not available here: {error}") from error
+    except Exception as error:  # the constructor of any class that TASKS may name
+        raise UnknownTask(f"no task backend {backend!r} on this host: {_describe(error)}") from error
     return copy_task(found, backend=backend)
 
 
@@ -57,6 +57,6 @@ def _describe(error: BaseException) -> str:
     """`type: text` of an exception, also of one that cannot be turned into text."""
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001 - an exception's own code, which may raise anything
+    except BaseException:  # the exception's own code
         text = "<no text>"
     return f"{type(error).__name__}: {text}"

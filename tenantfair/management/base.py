@@ -15,6 +15,7 @@ from tenantfair.conf import get_settings
 from tenantfair.exceptions import (
     ConfigurationError,
     InvalidCap,
+    InvalidRun,
     InvalidScanBudget,
     InvalidTenant,
     InvalidVersion,
@@ -25,12 +26,12 @@ from tenantfair.exceptions import (
 EXIT_USAGE: Final = 2
 EXIT_CONFIG: Final = 78
 
-_USAGE_ERRORS: Final = (InvalidCap, InvalidScanBudget, InvalidTenant, InvalidVersion)
+_USAGE_ERRORS: Final = (InvalidCap, InvalidRun, InvalidScanBudget, InvalidTenant, InvalidVersion)
 
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn our errors into `CommandError`: 2 for an argument that cannot be, 78 for settings or schema, else 1."""
+    """Turn our errors into `CommandError`: 2 for a wrong argument, 78 for settings or schema, else 1."""
     try:
         yield
     except _USAGE_ERRORS as error:
@@ -68,7 +69,10 @@ def as_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     cells = [list(header), *(["-" if value is None else str(value) for value in row] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(header))]
     lines = (
-        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        [
+            line[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
+        ]
         for line in cells
     )
     return "\n".join("  ".join(line).rstrip() for line in lines)

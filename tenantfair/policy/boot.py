@@ -54,7 +54,7 @@ def synchronize(using: str | None = None) -> SyncResult:
 
 
 def _drift(row: Policy, settings: Settings, cap: int | None) -> dict[str, Any]:
-    """Return the columns to write for the row to be what settings ask for. `cap` is None for the legacy engine."""
+    """Return the columns to write so that settings hold; `cap` is None for the legacy engine."""
     if cap is None and row.admission_mode != Policy.Mode.LEGACY:
         raise InactiveEngine(row.admission_mode)
     drift: dict[str, Any] = {}

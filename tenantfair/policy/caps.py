@@ -37,7 +37,9 @@ PRISTINE = DefaultPolicy(
 )
 
 
-def announce(sender: type[models.Model], *, using: str, scope_key: str | None, cap: int | None, version: int) -> None:
+def announce(
+    sender: type[models.Model], *, using: str, scope_key: str | None, cap: int | None, version: int
+) -> None:
     """Send `cap_changed` once the change is committed: at once outside a transaction."""
     send = partial(
         cap_changed.send_robust, sender=sender, using=using, scope_key=scope_key, cap=cap, version=version
@@ -93,7 +95,9 @@ def put_default(cap: int, *, expected_version: int | None = None, using: str | N
     return found
 
 
-def put_scan_budget(budget: int, *, expected_version: int | None = None, using: str | None = None) -> DefaultPolicy:
+def put_scan_budget(
+    budget: int, *, expected_version: int | None = None, using: str | None = None
+) -> DefaultPolicy:
     """Set how many ring positions one claim call may inspect and return the policy as it is then.
 
     Raises `InvalidScanBudget`, `InvalidVersion`, `NotInitialized`, `StaleVersion`.
@@ -172,6 +176,10 @@ def _upsert_override(alias: str, scope_key: str, cap: int, expected: int | None)
         cursor.execute(load("put_override"), {"scope_key": scope_key, "cap": cap, "expected": expected})
         row = cursor.fetchone()
     if row is None:
-        found = Partition.objects.using(alias).filter(scope_key=scope_key).values_list("partition_version", flat=True)
+        found = (
+            Partition.objects.using(alias)
+            .filter(scope_key=scope_key)
+            .values_list("partition_version", flat=True)
+        )
         raise StaleVersion(expected or 0, found.first())
     return int(row[0])

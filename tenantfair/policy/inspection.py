@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from django.db import connections
 from django.db.models import Q
@@ -44,7 +44,7 @@ def inspect_many(scope_keys: Iterable[str], *, using: str | None = None) -> dict
 
 
 def list_scopes(limit: int, *, using: str | None = None) -> list[str]:
-    """Return up to `limit` scope keys in ring order: those with unfinished runs and those with an override."""
+    """Return up to `limit` scope keys in ring order: of scopes with unfinished runs or with an override."""
     scopes = Partition.objects.using(using or get_settings().database).filter(
         Q(schedule__in_ring=True) | Q(max_active__isnull=False)
     )
@@ -62,5 +62,5 @@ def _rows(scope_keys: list[str], alias: str) -> list[dict[str, Any]]:
 
 
 def _decode(row: dict[str, Any]) -> Inspection:
-    source = "override" if row.pop("overridden") else "default"
-    return Inspection(source=source, **{**row, "debt": row["debt"] or 0})
+    source: Literal["override", "default"] = "override" if row.pop("overridden") else "default"
+    return Inspection(source=source, **row)

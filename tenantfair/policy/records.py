@@ -45,9 +45,9 @@ class Override:
 class Inspection:
     """One scope's cap and committed work, as one statement saw them; free of claim tokens.
 
-    `queued`, `admitted_ready` and `admitted_claimed` count healthy runs that are due or claimed; `debt` is how
-    many more runs are admitted than the cap allows; `unfinished` counts everything not finished, future,
-    waiting and poisoned runs included. `oldest_due_wait` is how long the longest-waiting due run has been due.
+    `queued`, `admitted_ready` and `admitted_claimed` count healthy runs that are due or claimed; `debt` is
+    how many more runs are admitted than the cap allows; `unfinished` counts everything not finished, future,
+    waiting and poisoned runs included; `oldest_due_wait` is how long the first unclaimed run has been due.
     `cap` is None until the domain is initialised, `ring_position` until the scope has a partition. Caps hold
     in mode `tenant_fair` only.
     """
@@ -91,7 +91,9 @@ def validate_cap(cap: int) -> None:
 def validate_scan_budget(budget: int) -> None:
     """Raise `InvalidScanBudget` unless `budget` is an integer in 32..4096."""
     if not _is_integer(budget, MIN_SCAN_BUDGET, MAX_SCAN_BUDGET):
-        raise InvalidScanBudget(f"a scan budget is an integer in {MIN_SCAN_BUDGET}..{MAX_SCAN_BUDGET}, not {budget!r}")
+        raise InvalidScanBudget(
+            f"a scan budget is an integer in {MIN_SCAN_BUDGET}..{MAX_SCAN_BUDGET}, not {budget!r}"
+        )
 
 
 def validate_version(version: int | None) -> None:

@@ -5,8 +5,8 @@ lease: `heartbeat`, `checkpoint`, `finish`, `settle`; each of these is fenced by
 `using=None` is the database that the settings name.
 """
 
-from tenantfair.runs.enqueue import enqueue, enqueue_many
-from tenantfair.runs.finish import Settlement, finish, settle
+from tenantfair.runs.enqueuing import enqueue, enqueue_many
+from tenantfair.runs.finishing import Settlement, finish, settle
 from tenantfair.runs.holder import checkpoint, heartbeat
 from tenantfair.runs.manage import cancel, interrupt, retry, signal
 from tenantfair.runs.new import TENANTLESS, NewRun
@@ -23,7 +23,7 @@ from tenantfair.runs.outcomes import (
     Waiting,
     Yielded,
 )
-from tenantfair.runs.prune import PruneResult, prune
+from tenantfair.runs.pruning import PruneResult, prune
 from tenantfair.runs.views import STATE_EXPRESSION, RunView, State, get, state_of
 
 __all__ = [

@@ -7,6 +7,7 @@ then stands, in one short transaction or inside the caller's. None of them needs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,12 +21,12 @@ from tenantfair.exceptions import InvalidPayload, RunBusy, RunNotActive, RunNotF
 from tenantfair.models import Run
 from tenantfair.runs import _arguments, _statements
 from tenantfair.runs.outcomes import MAX_SIGNALS
-from tenantfair.runs.views import DatabaseClock, RunView, State, state_of, view
+from tenantfair.runs.views import RunView, State, state_of, view
 from tenantfair.sql import load
 
 # What a decision answers: the columns to write, or None to leave the run as it is.
 Changes = dict[str, Any] | None
-Decision = Callable[[Run, State], Changes]
+Decision = Callable[[Run, State, datetime], Changes]
 
 # No claim and no place among the admitted: what every change from outside leaves behind (contract 4).
 _FREED: dict[str, Any] = {
@@ -38,7 +39,6 @@ _FREED: dict[str, Any] = {
     "poisoned_at": None,
     "poison_reason": None,
 }
-_QUEUED: dict[str, Any] = {**_FREED, "status": Run.Status.RUNNING, "wake_at": DatabaseClock()}
 
 
 def cancel(run_id: UUID | str, *, using: str | None = None) -> RunView:
@@ -47,12 +47,12 @@ def cancel(run_id: UUID | str, *, using: str | None = None) -> RunView:
     A cancelled run stays as it is; a completed or failed one is `RunNotActive`.
     """
 
-    def decide(run: Run, state: State) -> Changes:
+    def decide(run: Run, state: State, now: datetime) -> Changes:
         if state == "cancelled":
             return None
         if state in {"completed", "failed"}:
             raise RunNotActive(run.run_id, state)
-        return {**_FREED, "status": Run.Status.CANCELLED, "wake_at": None, "finished_at": DatabaseClock()}
+        return {**_FREED, "status": Run.Status.CANCELLED, "wake_at": None, "finished_at": now}
 
     return _change(run_id, using, decide)
 
@@ -64,11 +64,11 @@ def interrupt(run_id: UUID | str, *, using: str | None = None) -> RunView:
     `RunNotActive`.
     """
 
-    def decide(run: Run, state: State) -> Changes:
+    def decide(run: Run, state: State, now: datetime) -> Changes:
         if state in {"queued", "ready"}:
             return None
         if state in {"claimed", "scheduled", "waiting"}:
-            return _QUEUED
+            return _queued(now)
         raise RunNotActive(run.run_id, state)
 
     return _change(run_id, using, decide)
@@ -82,11 +82,11 @@ def signal(run_id: UUID | str, payload: Any, *, using: str | None = None) -> Run
     """
     payloads.encode(payload, what="signal")
 
-    def decide(run: Run, state: State) -> Changes:
+    def decide(run: Run, state: State, now: datetime) -> Changes:
         if run.finished_at is not None:
             raise RunNotActive(run.run_id, state)
         kept: dict[str, Any] = {"pending_signals": _pending([*run.pending_signals, payload])}
-        return {**kept, **_QUEUED} if state == "waiting" else kept
+        return {**kept, **_queued(now)} if state == "waiting" else kept
 
     return _change(run_id, using, decide)
 
@@ -97,12 +97,12 @@ def retry(run_id: UUID | str, *, using: str | None = None) -> RunView:
     A healthy unfinished run stays as it is; a completed or cancelled one is `RunNotActive`.
     """
 
-    def decide(run: Run, state: State) -> Changes:
+    def decide(run: Run, state: State, now: datetime) -> Changes:
         if state in {"completed", "cancelled"}:
             raise RunNotActive(run.run_id, state)
         if state not in {"poisoned", "failed"}:
             return None
-        return {**_QUEUED, "failures": 0, "finished_at": None}
+        return {**_queued(now), "failures": 0, "finished_at": None}
 
     return _change(run_id, using, decide)
 
@@ -111,11 +111,16 @@ def _pending(signals: Sequence[Any]) -> Cast:
     """Return the column's new value; `InvalidPayload` when these are too many or too large together."""
     if len(signals) > MAX_SIGNALS:
         raise InvalidPayload(f"{MAX_SIGNALS} signals are pending already")
-    encoded = [payloads.encode(payload, what="signal") for payload in signals]
-    size, limit = sum(map(payloads.size_of, encoded)), get_settings().max_payload_bytes
+    limits = get_settings()
+    encoded = [payloads.encode(payload, what="signal", limits=limits) for payload in signals]
+    size, limit = sum(map(payloads.size_of, encoded)), limits.max_payload_bytes
     if size > limit:
         raise InvalidPayload(f"the pending signals have {size} bytes of JSON together, the limit is {limit}")
     return Cast(Value(f"[{','.join(encoded)}]"), JSONField())
+
+
+def _queued(now: datetime) -> dict[str, Any]:
+    return {**_FREED, "status": Run.Status.RUNNING, "wake_at": now}
 
 
 def _change(run_id: UUID | str, using: str | None, decide: Decision) -> RunView:
@@ -131,24 +136,25 @@ def _change(run_id: UUID | str, using: str | None, decide: Decision) -> RunView:
 
 def _change_once(run_id: UUID, alias: str, decide: Decision) -> RunView:
     with transaction.atomic(using=alias):
-        run = _locked(run_id, alias)
-        changes = decide(run, state_of(run))
+        run, now = _locked(run_id, alias)
+        changes = decide(run, state_of(run, now=now), now)
         only = Run.objects.using(alias).filter(pk=run.pk)
         if changes is not None:
-            only.update(**changes, updated_at=DatabaseClock())
+            only.update(**changes, updated_at=now)
         found = view(only)
     if found is None:
         raise RunNotFound(run_id)
     return found
 
 
-def _locked(run_id: UUID, alias: str) -> Run:
-    """Return the run, locked; the caller's own lock_timeout is in force again afterwards."""
+def _locked(run_id: UUID, alias: str) -> tuple[Run, datetime]:
+    """Return the run, locked, and the clock; the caller's own lock_timeout is in force again afterwards."""
     with connections[alias].cursor() as cursor:
         cursor.execute(load("bound_lock_wait"))
         before = cursor.fetchone()[0]
         run = Run.objects.using(alias).select_for_update(no_key=True).filter(run_id=run_id).first()
-        cursor.execute("SELECT set_config('lock_timeout', %s::text, true)", [before])
+        cursor.execute("SELECT set_config('lock_timeout', %s::text, true), clock_timestamp()", [before])
+        now = cursor.fetchone()[1]
     if run is None:
         raise RunNotFound(run_id)
-    return run
+    return run, now

@@ -123,7 +123,10 @@ class Preparation:
             kwargs = {}
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
             raise InvalidRun("kwargs is a mapping whose keys are strings")
-        encoded = payloads.encode(args, what="args"), payloads.encode(kwargs, what="kwargs")
+        encoded = (
+            payloads.encode(args, what="args", limits=self._settings),
+            payloads.encode(kwargs, what="kwargs", limits=self._settings),
+        )
         size = sum(map(payloads.size_of, encoded))
         if size > self._settings.max_payload_bytes:
             limit = self._settings.max_payload_bytes

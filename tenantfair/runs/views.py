@@ -39,11 +39,11 @@ STATE_EXPRESSION: Final = Case(
 )
 
 
-def state_of(row: Run) -> State:
-    """Return the state of a loaded row, as its columns stand, by the clock of the database it came from.
+def state_of(row: Run, *, now: datetime | None = None) -> State:
+    """Return the state of a loaded row, as its columns stand at `now`.
 
-    `STATE_EXPRESSION` is the same derivation for whole querysets; only a row that is due or scheduled
-    costs a query here.
+    Without `now`, the clock of the database that the row came from is asked, if the state depends on it.
+    `STATE_EXPRESSION` is the same derivation for whole querysets.
     """
     if row.status != Run.Status.RUNNING:
         return cast(State, row.status)
@@ -51,7 +51,9 @@ def state_of(row: Run) -> State:
         return "poisoned"
     if row.claim_token is not None:
         return "claimed"
-    if row.wake_at is not None and row.wake_at > database_now(_arguments.database(row._state.db)):
+    if now is None:
+        now = database_now(_arguments.database(row._state.db))
+    if row.wake_at is not None and row.wake_at > now:
         return "scheduled"
     return "queued" if row.tenant_admitted_at is None else "ready"
 

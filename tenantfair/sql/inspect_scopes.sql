@@ -11,7 +11,11 @@ SELECT
     queued.due AS queued,
     ready.due AS admitted_ready,
     claimed.admitted AS admitted_claimed,
-    greatest(ready.due + ready.early + claimed.admitted - coalesce(partition.max_active, policy.max_active), 0) AS debt,
+    -- Without a cap there is no debt: greatest() passes over the null.
+    greatest(
+        ready.due + ready.early + claimed.admitted - coalesce(partition.max_active, policy.max_active),
+        0
+    ) AS debt,
     coalesce(schedule.unfinished_count, 0) AS unfinished,
     statement_timestamp() - least(queued.oldest, ready.oldest) AS oldest_due_wait,
     schedule.ring_position,

@@ -267,19 +267,24 @@ BEGIN
         LOOP
             SELECT
                 count(*)::integer AS n,
-                array_agg(ahead.ring_position) AS position,
-                array_agg(ahead.scope_key) AS scope,
-                array_agg(ahead.unfinished_count) AS unfinished,
-                array_agg(coalesce(part.max_active, v_policy.max_active)) AS cap
+                array_agg(ring.ring_position) AS position,
+                array_agg(ring.scope_key) AS scope,
+                array_agg(ring.unfinished_count) AS unfinished,
+                array_agg(ring.cap) AS cap
             INTO v_ring
             FROM (
-                SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
-                FROM tenantfair_schedule AS schedule
-                WHERE schedule.in_ring AND schedule.ring_position > v_from
-                ORDER BY schedule.ring_position
-                LIMIT v_chunk
-            ) AS ahead
-            JOIN tenantfair_partition AS part ON part.scope_key = ahead.scope_key;
+                SELECT ahead.*, coalesce(part.max_active, v_policy.max_active) AS cap
+                FROM (
+                    SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
+                    FROM tenantfair_schedule AS schedule
+                    WHERE schedule.in_ring AND schedule.ring_position > v_from
+                    ORDER BY schedule.ring_position
+                    LIMIT v_chunk
+                ) AS ahead
+                JOIN tenantfair_partition AS part ON part.scope_key = ahead.scope_key
+                -- Again, so that the order does not hang on how the join is made.
+                ORDER BY ahead.ring_position
+            ) AS ring;
             EXIT WHEN v_ring.n = 0;
 
             SELECT
@@ -684,7 +689,8 @@ BEGIN
 
         v_first := 0;
         FOR v_place IN 1..coalesce(cardinality(v_kept.id), 0) LOOP
-            IF NOT v_kept.fit[v_place] THEN
+            -- Null is no: the locked ids hold a null for every visit that locked nothing.
+            IF v_kept.fit[v_place] IS NOT TRUE THEN
                 -- The rest of this visit's queue stands behind a head that is not ours.
                 v_first := v_kept.visit[v_place];
             END IF;
@@ -751,9 +757,10 @@ BEGIN
                 --------------------------------------------------------------------------------------------
                 -- A careful visit: both classes and poison, in the order the call's history asks for.
                 --------------------------------------------------------------------------------------------
-                -- Counted a page beyond the cap: poison may free a slot, but never one that debt still holds.
+                -- Counted a page beyond the cap: poison may free a slot, but never one that debt still holds. What an
+                -- earlier visit counted up to its cap may be less than the truth, so it is counted again.
                 v_slots := v_cap[v_visit] - coalesce(
-                    v_admitted[v_visit],
+                    CASE WHEN v_admitted[v_visit] < v_cap[v_visit] THEN v_admitted[v_visit] END,
                     (
                         SELECT count(*)
                         FROM (
@@ -859,7 +866,6 @@ BEGIN
                                         ) > 0
                                     ) DESC,
                                 candidate.class <> 'queued_ready' DESC,
-                                p_demand = 1 AND candidate.head DESC,
                                 p_demand = 1 AND (candidate.class = 'expired') = (p_preference = 'expired') DESC NULLS LAST,
                                 candidate.queue_place,
                                 candidate.poison DESC,

@@ -2,6 +2,5 @@ ALTER TABLE tenantfair_run RESET (autovacuum_vacuum_threshold, autovacuum_vacuum
 ALTER TABLE tenantfair_schedule RESET (fillfactor, autovacuum_vacuum_scale_factor);
 ALTER TABLE tenantfair_partition RESET (fillfactor, autovacuum_vacuum_scale_factor);
 ALTER TABLE tenantfair_policy RESET (fillfactor, autovacuum_vacuum_threshold, autovacuum_vacuum_scale_factor);
-DELETE FROM tenantfair_policy;
 ALTER TABLE tenantfair_schedule DROP CONSTRAINT tenantfair_schedule_partition;
 ALTER TABLE tenantfair_schedule ALTER COLUMN ring_position DROP IDENTITY;

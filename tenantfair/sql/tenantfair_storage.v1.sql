@@ -15,4 +15,31 @@ ALTER TABLE tenantfair_schedule SET (fillfactor = 50, autovacuum_vacuum_scale_fa
 -- Claimed rows leave dead entries at the head of their queue; each later claim steps over them until vacuum.
 ALTER TABLE tenantfair_run SET (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.01);
 
-INSERT INTO tenantfair_policy (id) VALUES (1);
+-- There are rows already when the install was reversed and comes forward again: positions go on after the
+-- last one, and what changed without the triggers is counted anew.
+SELECT setval(
+    pg_get_serial_sequence('tenantfair_schedule', 'ring_position'),
+    greatest((SELECT max(ring_position) FROM tenantfair_schedule), 1),
+    EXISTS (SELECT FROM tenantfair_schedule)
+);
+
+INSERT INTO tenantfair_partition (scope_key)
+SELECT DISTINCT run.scope_key
+FROM tenantfair_run AS run
+WHERE run.finished_at IS NULL
+ON CONFLICT DO NOTHING;
+
+INSERT INTO tenantfair_schedule (scope_key)
+SELECT part.scope_key
+FROM tenantfair_partition AS part
+WHERE NOT EXISTS (SELECT FROM tenantfair_schedule AS ring WHERE ring.scope_key = part.scope_key)
+ORDER BY part.scope_key;
+
+UPDATE tenantfair_schedule AS ring
+SET unfinished_count = (
+    SELECT count(*)
+    FROM tenantfair_run AS run
+    WHERE run.scope_key = ring.scope_key AND run.finished_at IS NULL
+);
+
+INSERT INTO tenantfair_policy (id) VALUES (1) ON CONFLICT DO NOTHING;

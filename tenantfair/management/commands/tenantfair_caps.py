@@ -33,17 +33,23 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
         listing = actions.add_parser("list", help="the default cap and all overrides")
-        listing.add_argument("--limit", type=int, default=1000, metavar="N", help="at most this many (default: 1000)")
+        listing.add_argument(
+            "--limit", type=int, default=1000, metavar="N", help="at most this many (default: 1000)"
+        )
         add_common_arguments(listing)
 
         change = actions.add_parser(
             "set", help="give one scope its own cap", usage="%(prog)s (SCOPE | --tenantless) CAP [options]"
         )
-        change.add_argument("values", nargs="+", metavar="SCOPE CAP", help="the tenant, and its cap in 1..2147483647")
+        change.add_argument(
+            "values", nargs="+", metavar="SCOPE CAP", help="the tenant, and its cap in 1..2147483647"
+        )
         _add_write_arguments(change, scoped=True)
 
         reset = actions.add_parser(
-            "reset", help="let one scope inherit the default cap", usage="%(prog)s (SCOPE | --tenantless) [options]"
+            "reset",
+            help="let one scope inherit the default cap",
+            usage="%(prog)s (SCOPE | --tenantless) [options]",
         )
         reset.add_argument("values", nargs="*", metavar="SCOPE", help="the tenant")
         _add_write_arguments(reset, scoped=True)
@@ -57,7 +63,9 @@ class Command(BaseCommand):
         budget = actions.add_parser(
             "budget", help="show or set the scan budget", usage="%(prog)s [BUDGET] [options]"
         )
-        budget.add_argument("budget", nargs="?", type=int, metavar="BUDGET", help="inspections per claim, 32..4096")
+        budget.add_argument(
+            "budget", nargs="?", type=int, metavar="BUDGET", help="inspections per claim, 32..4096"
+        )
         _add_write_arguments(budget)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -72,12 +80,16 @@ class Command(BaseCommand):
     def _list(self, alias: str, options: dict[str, Any]) -> Answer:
         default = policy.get_default(using=alias)
         overrides = (
-            Partition.objects.using(alias).filter(max_active__isnull=False).order_by("scope_key")[: options["limit"]]
+            Partition.objects.using(alias)
+            .filter(max_active__isnull=False)
+            .order_by("scope_key")[: options["limit"]]
         )
         entries = [
-            Override(scope_key=row.scope_key, cap=row.max_active, version=row.partition_version) for row in overrides
+            Override(scope_key=row.scope_key, cap=row.max_active, version=row.partition_version)
+            for row in overrides
         ]
-        rows = [["(default)", default.cap, default.version], *(_override_row(entry) for entry in entries)]
+        rows: list[list[object]] = [["(default)", default.cap, default.version]]
+        rows += (_override_row(entry) for entry in entries)
         document = {"default": _default_document(default), "overrides": [asdict(entry) for entry in entries]}
         return OVERRIDE_HEADER, rows, document
 
@@ -107,7 +119,9 @@ class Command(BaseCommand):
         if options["budget"] is None:
             return _default_answer(policy.get_default(using=alias))
         return _default_answer(
-            policy.put_scan_budget(options["budget"], expected_version=options["expected_version"], using=alias)
+            policy.put_scan_budget(
+                options["budget"], expected_version=options["expected_version"], using=alias
+            )
         )
 
 

@@ -9,7 +9,14 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from tenantfair import policy
-from tenantfair.management.base import add_common_arguments, as_json, as_table, checked_alias, exit_codes, scope_label
+from tenantfair.management.base import (
+    add_common_arguments,
+    as_json,
+    as_table,
+    checked_alias,
+    exit_codes,
+    scope_label,
+)
 from tenantfair.policy import DefaultPolicy, Inspection
 from tenantfair.tenants import TENANTLESS_SCOPE, validate_tenant
 
@@ -66,7 +73,10 @@ class Command(BaseCommand):
 def _summary(default: DefaultPolicy) -> str:
     if default.mode == "legacy":
         return "mode legacy: caps do not hold here"
-    return f"mode {default.mode}, default cap {default.cap}, version {default.version}, scan budget {default.scan_budget}"
+    return (
+        f"mode {default.mode}, default cap {default.cap}, version {default.version},"
+        f" scan budget {default.scan_budget}"
+    )
 
 
 def _seconds(wait: timedelta | None) -> float | None:

@@ -14,14 +14,18 @@ from tenantfair import runs
 from tenantfair.management.base import add_common_arguments, as_json, checked_alias, exit_codes
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+LONGEST: Final = timedelta(days=36_500)
 
 
 def age(text: str) -> timedelta:
-    """Return the age that `text` such as `7d` or `12h` names; `ArgumentTypeError` otherwise."""
-    match = re.fullmatch(rf"([0-9]{{1,6}})([{''.join(UNITS)}])", text)
+    """Return the age that `text` such as `7d` or `12h` names, at most 100 years; else `ArgumentTypeError`."""
+    match = re.fullmatch(rf"([0-9]{{1,9}})([{''.join(UNITS)}])", text)
     if match is None:
         raise ArgumentTypeError(f"{text!r} is no age; write a number and one of s, m, h, d, w, such as 7d")
-    return timedelta(**{UNITS[match[2]]: int(match[1])})
+    found = timedelta(**{UNITS[match[2]]: int(match[1])})
+    if found > LONGEST:
+        raise ArgumentTypeError(f"{text!r} is more than 100 years")
+    return found
 
 
 def positive(text: str) -> int:
@@ -33,14 +37,18 @@ def positive(text: str) -> int:
 
 class Command(BaseCommand):
     help = (
-        "Delete runs that finished longer ago than an age, in small committed batches. Unfinished, waiting and"
-        " poisoned runs stay; so do runs that a foreign key of another table protects. Exit codes: 0, 1, 2 for"
-        " wrong usage, 78 for settings or a schema that do not fit."
+        "Delete runs that finished longer ago than an age, in small committed batches. Unfinished, waiting"
+        " and poisoned runs stay; so do runs that a foreign key of another table protects. Exit codes: 0, 1,"
+        " 2 for wrong usage, 78 for settings or a schema that do not fit."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--older-than", type=age, required=True, metavar="AGE", help="age since the run finished: 90m, 12h, 7d, 4w"
+            "--older-than",
+            type=age,
+            required=True,
+            metavar="AGE",
+            help="age since the run finished: 90m, 12h, 7d, 4w",
         )
         parser.add_argument(
             "--batch-size", type=positive, default=1000, metavar="N", help="runs per commit (default: 1000)"
@@ -60,4 +68,6 @@ class Command(BaseCommand):
             self.stdout.write(as_json({**asdict(result), "dry_run": options["dry_run"]}))
             return
         verb = "would delete" if options["dry_run"] else "deleted"
-        self.stdout.write(f"{verb} {result.deleted} finished runs; {result.protected} protected by other tables")
+        self.stdout.write(
+            f"{verb} {result.deleted} finished runs; {result.protected} protected by other tables"
+        )

@@ -1,0 +1,5 @@
+from django.apps import AppConfig
+
+
+class StatementsConfig(AppConfig):
+    name = "example_project.statements"

@@ -1,0 +1,236 @@
+"""Stores outcomes: a thread of its own, on a connection of its own, each outcome fenced on its own.
+
+An outcome is stored at once when the thread is idle; those that arrive meanwhile go together in the next
+statement, so batches form under load only. A failed statement is repeated with the same tokens until the
+database has answered: a claim that is still ours is then accepted, any other refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.db import Error, connections
+
+from tenantfair import metrics, runs, wakeups
+from tenantfair.runs import Failed, Outcome, Retry
+from tenantfair.worker.backoff import backoff
+from tenantfair.worker.database import WorkerConnections
+from tenantfair.worker.holdings import Holding, Holdings
+
+logger = logging.getLogger("tenantfair.worker")
+
+_LONGEST_BATCH: Final = 256
+_LONGEST_PAUSE: Final = 2.0
+# What gave the slot back, by outcome; the others keep it.
+_RELEASES: Final = {
+    "completed": "completed",
+    "failed": "failed",
+    "retry": "scheduled",
+    "snoozed": "scheduled",
+    "waiting": "waiting",
+    "abandoned": "abandoned",
+}
+# For an outcome that cannot be put into a statement at all.
+_UNSTORABLE: Final = {
+    "exception_class_path": "tenantfair.exceptions.TenantFairError",
+    "traceback": "the outcome of this attempt could not be stored",
+}
+
+Report = Callable[..., None]
+
+
+@dataclass(eq=False, slots=True)
+class _Pending:
+    holding: Holding
+    outcome: Outcome
+    seconds: float
+    not_before: float = 0.0
+    tries: int = field(default=0)
+
+
+class Completer:
+    """Takes outcomes by `put()`; frees the holding's place at the first answer, drops it at the final one.
+
+    `report` is called as `report("run_settled", ...)` for each accepted outcome.
+    """
+
+    def __init__(
+        self,
+        *,
+        connections_of: WorkerConnections,
+        holdings: Holdings,
+        worker_id: str,
+        counts_releases: bool = True,
+        report: Report = lambda event, **_: None,
+    ) -> None:
+        self._connections = connections_of
+        self._holdings = holdings
+        self._worker_id = worker_id
+        self._counts_releases = counts_releases
+        self._report = report
+        self._changed = threading.Condition()
+        self._queue: deque[_Pending] = deque()
+        self._stopping = False
+        self._failures = 0
+
+    def put(self, holding: Holding, outcome: Outcome, seconds: float) -> None:
+        """Store `outcome` of a holding whose task has ended after `seconds`; returns at once.
+
+        One whose fence is known to be lost is dropped instead: that was counted when it was noticed.
+        """
+        holding.ended = True
+        if holding.monitor.lost.is_set():
+            self._holdings.drop(holding)
+            return
+        with self._changed:
+            self._queue.append(_Pending(holding, outcome, seconds))
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Let `run()` end; what is still waiting then is left to the end of its lease."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Store outcomes until `stop()`."""
+        with self._connections.own():
+            while batch := self._next_batch():
+                self._settle(batch)
+
+    def _next_batch(self) -> list[_Pending]:
+        """Wait for outcomes that may be tried now; an empty list once stopped.
+
+        No run twice in a batch: two claims of one run have different fences.
+        """
+        with self._changed:
+            while not self._stopping:
+                now = time.monotonic()
+                batch: dict[Any, _Pending] = {}
+                for pending in self._queue:
+                    if pending.not_before <= now and len(batch) < _LONGEST_BATCH:
+                        batch.setdefault(pending.holding.lease.run_id, pending)
+                if batch:
+                    chosen = set(map(id, batch.values()))
+                    self._queue = deque(pending for pending in self._queue if id(pending) not in chosen)
+                    return list(batch.values())
+                pause = min((pending.not_before - now for pending in self._queue), default=None)
+                self._changed.wait(pause)
+            return []
+
+    def _settle(self, batch: Sequence[_Pending]) -> None:
+        alias = self._connections.alias
+        try:
+            settlement = runs.settle([pending.outcome for pending in batch], using=alias)
+        except Error as error:
+            self._fail(batch, error)
+            return
+        except Exception as error:  # the last resort: no outcome may take its neighbours or this thread along
+            self._isolate(batch, error)
+            return
+        self._failures = 0
+        for pending in batch:
+            run_id = pending.holding.lease.run_id
+            if run_id in settlement.accepted:
+                self._accept(pending)
+            elif run_id in settlement.busy:
+                self._holdings.vacate(pending.holding)
+                self._later(pending, backoff(pending.tries, longest=_LONGEST_PAUSE))
+            else:
+                self._refuse(pending)
+
+    def _fail(self, batch: Sequence[_Pending], error: Error) -> None:
+        """Try again after a while; singly, at once, when the fault may lie in the batch."""
+        connection = connections[self._connections.alias]
+        usable = connection.connection is not None and connection.is_usable()
+        if usable and len(batch) > 1:
+            for pending in batch:
+                self._settle([pending])
+            return
+        if not usable:
+            connection.close()
+        self._failures += 1
+        metrics.increment("tenantfair_worker_events_total", event="outcome_error")
+        logger.warning(
+            "Outcomes of %d runs were not stored, trying again: %s",
+            len(batch),
+            str(error).strip(),
+            extra={"event": "outcome_failed", "worker_id": self._worker_id},
+        )
+        pause = backoff(self._failures, longest=_LONGEST_PAUSE)
+        for pending in batch:
+            if pending.holding.monitor.lost.is_set():
+                self._holdings.drop(pending.holding)
+            else:
+                self._later(pending, pause)
+
+    def _isolate(self, batch: Sequence[_Pending], error: Exception) -> None:
+        """Single out the outcome that cannot be stored, and let its run end with constants instead."""
+        if len(batch) > 1:
+            for pending in batch:
+                self._settle([pending])
+            return
+        (pending,) = batch
+        logger.error(
+            "The outcome of run %s cannot be stored",
+            pending.holding.lease.run_id,
+            exc_info=error,
+            extra=self._extra("outcome_unstorable", pending),
+        )
+        metrics.increment("tenantfair_worker_events_total", event="outcome_error")
+        if pending.outcome.__class__ is Failed and pending.outcome.error is _UNSTORABLE:
+            self._holdings.drop(pending.holding)  # its lease will expire
+        else:
+            pending.outcome = Failed(pending.holding.lease, _UNSTORABLE)
+            self._later(pending, 0.0)
+
+    def _later(self, pending: _Pending, pause: float) -> None:
+        pending.tries += 1
+        pending.not_before = time.monotonic() + pause
+        with self._changed:
+            self._queue.append(pending)
+
+    def _accept(self, pending: _Pending) -> None:
+        outcome = _word(pending.outcome)
+        metrics.increment("tenantfair_task_outcomes_total", outcome=outcome)
+        metrics.increment("tenantfair_task_seconds_total", pending.seconds)
+        if self._counts_releases and (reason := _RELEASES.get(outcome)) is not None:
+            metrics.increment("tenantfair_admission_releases_total", reason=reason)
+        if outcome == "yielded":
+            wakeups.request(self._connections.alias)
+        extra = self._extra("run_settled", pending) | {"duration_ms": round(pending.seconds * 1000)}
+        logger.debug("Run %s %s", pending.holding.lease.run_id, outcome, extra=extra)
+        self._holdings.drop(pending.holding)
+        self._report("run_settled", lease=pending.holding.lease, outcome=outcome, seconds=pending.seconds)
+
+    def _refuse(self, pending: _Pending) -> None:
+        metrics.increment("tenantfair_fences_lost_total", operation="finish")
+        logger.warning(
+            "Run %s is no longer this worker's; its result was dropped",
+            pending.holding.lease.run_id,
+            extra=self._extra("fence_lost", pending),
+        )
+        pending.holding.monitor.lost.set()
+        self._holdings.drop(pending.holding)
+
+    def _extra(self, event: str, pending: _Pending) -> dict[str, Any]:
+        lease = pending.holding.lease
+        return {
+            "event": event,
+            "run_id": str(lease.run_id),
+            "attempt": lease.attempt,
+            "worker_id": self._worker_id,
+        }
+
+
+def _word(outcome: Outcome) -> str:
+    """Return what became of the run, as metrics name it."""
+    if isinstance(outcome, Retry) and outcome.lease.failures >= outcome.lease.retry_limit:
+        return "failed"
+    return type(outcome).__name__.lower()

@@ -1,0 +1,111 @@
+"""The worker's own connections: dedicated, READ COMMITTED, named after the worker.
+
+Each of the worker's service threads has one, installed under the host's alias for that thread alone. Tasks
+use the host's connections as they are. What a session needs is asked for at its start, by parameters of the
+connection: nothing of ours is ever SET, since behind a pooler that would reach somebody else's transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import load_backend
+from psycopg import IsolationLevel
+
+logger = logging.getLogger("tenantfair.worker")
+
+# A dead peer or a lost network is noticed within about a minute. Hosts that set these keep their own.
+_LIVENESS: Final = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 50_000,
+}
+# Claims refuse any other isolation level, and a role may have another by default.
+_SERVER_OPTIONS: Final = (
+    r"-c default_transaction_isolation=read\ committed"
+    " -c default_transaction_read_only=off"
+    " -c idle_in_transaction_session_timeout=30s"
+)
+
+
+class WorkerConnections:
+    """Opens the worker's connections to `alias` and, for listening, to others."""
+
+    def __init__(self, alias: str, worker_id: str) -> None:
+        self.alias = alias
+        self._worker_id = worker_id
+        self._with_server_options = True
+
+    def probe(self) -> None:
+        """Find out whether the server takes our options at the start of a session, as poolers may not.
+
+        Raises `OperationalError` when there is no connection either way.
+        """
+        try:
+            self._try()
+        except OperationalError as error:
+            self._with_server_options = False
+            try:
+                self._try()
+            except OperationalError:
+                self._with_server_options = True
+                raise error from None
+            logger.info(
+                "The server refuses session options at connect; a pooler is in between",
+                extra={"event": "options_refused", "worker_id": self._worker_id},
+            )
+
+    def _try(self) -> None:
+        connection = self._wrapper(self.alias)
+        try:
+            connection.ensure_connection()
+        finally:
+            connection.close()
+
+    @contextmanager
+    def own(self) -> Iterator[BaseDatabaseWrapper]:
+        """Let `connections[alias]` be the worker's own in this thread; closed at the end."""
+        previous = connections[self.alias]
+        mine = connections[self.alias] = self._wrapper(self.alias)
+        try:
+            yield mine
+        finally:
+            mine.close()
+            connections[self.alias] = previous
+
+    def params(self, alias: str) -> dict[str, Any]:
+        """Return what `psycopg.connect` needs for a session of the worker's on `alias`."""
+        return dict(self._wrapper(alias).get_connection_params())
+
+    def role(self) -> str | None:
+        """Return the role that sessions of the alias assume, if they do."""
+        role: str | None = connections[self.alias].settings_dict["OPTIONS"].get("assume_role")
+        return role
+
+    def _wrapper(self, alias: str) -> BaseDatabaseWrapper:
+        settings = dict(connections[alias].settings_dict)
+        settings["OPTIONS"] = self._options(settings["OPTIONS"])
+        settings |= {"AUTOCOMMIT": True, "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}
+        backend = load_backend(settings["ENGINE"])
+        wrapper: BaseDatabaseWrapper = backend.DatabaseWrapper(settings, alias)
+        return wrapper
+
+    def _options(self, host: Mapping[str, Any]) -> dict[str, Any]:
+        options = _LIVENESS | dict(host)
+        options.pop("pool", None)
+        options["isolation_level"] = IsolationLevel.READ_COMMITTED
+        options["application_name"] = self._worker_id
+        # What a service file says about options cannot be seen here, and ours would replace it.
+        if self._with_server_options and "service" not in options:
+            given = options.get("options", os.environ.get("PGOPTIONS", ""))
+            options["options"] = f"{given} {_SERVER_OPTIONS}".strip()
+        return options

@@ -1,0 +1,127 @@
+"""Runs leases in threads, one each; a thread is started when none is idle, and stays.
+
+A synchronous task runs in its thread, an asynchronous one on an event loop of that thread. The thread's
+Django connections are treated after each task as after a request; a transaction that a task left open is
+thrown away with its connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from django.db import Error, connections, reset_queries
+
+from tenantfair.execution import execute
+from tenantfair.runs import Outcome, Retry
+from tenantfair.worker.holdings import Holding
+
+logger = logging.getLogger("tenantfair.worker")
+
+# For when the attempt leaves no outcome at all.
+_LOST: Final = {
+    "exception_class_path": "tenantfair.exceptions.TenantFairError",
+    "traceback": "the attempt ended without an outcome",
+}
+
+OnOutcome = Callable[[Holding, Outcome, float], None]
+
+
+class Executor:
+    """Starts holdings in the order of their launch and hands each outcome to `on_outcome`."""
+
+    def __init__(self, *, using: str, worker_id: str, on_outcome: OnOutcome) -> None:
+        self._using = using
+        self._worker_id = worker_id
+        self._on_outcome = on_outcome
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Holding | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        # Idle threads less the holdings that wait for one.
+        self._spare = 0
+
+    def launch(self, holding: Holding) -> None:
+        """Have `holding` run. `RuntimeError` when the system has no thread for it; then nothing has begun."""
+        with self._lock:
+            if self._spare > 0:
+                self._spare -= 1
+            else:
+                thread = threading.Thread(
+                    target=self._work, name=f"tenantfair-task-{len(self._threads) + 1}", daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
+            self._queue.put(holding)
+
+    def take_unstarted(self) -> list[Holding]:
+        """Return, and forget, the holdings that no thread has taken up yet."""
+        taken: list[Holding] = []
+        while True:
+            try:
+                holding = self._queue.get_nowait()
+            except queue.Empty:
+                return taken
+            if holding is not None:
+                taken.append(holding)
+
+    def stop(self, seconds: float) -> bool:
+        """End the idle threads, and the others after their task; False when some last longer than `seconds`."""
+        with self._lock:
+            threads = list(self._threads)
+        for _ in threads:
+            self._queue.put(None)
+        deadline = time.monotonic() + seconds
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in threads)
+
+    def _work(self) -> None:
+        try:
+            while (holding := self._queue.get()) is not None:
+                self._run(holding)
+        finally:
+            connections.close_all()
+
+    def _run(self, holding: Holding) -> None:
+        started = time.monotonic()
+        outcome: Outcome = Retry(holding.lease, _LOST)
+        try:
+            try:
+                outcome = execute(
+                    holding.lease, using=self._using, worker_id=self._worker_id, monitor=holding.monitor
+                )
+            finally:
+                _tidy_connections()
+        except BaseException:  # the last resort: nothing may end this thread with its lease unsettled
+            logger.critical(
+                "Run %s: the worker failed around the task",
+                holding.lease.run_id,
+                exc_info=True,
+                extra={"event": "executor_failed", "run_id": str(holding.lease.run_id), "worker_id": self._worker_id},
+            )
+        with self._lock:
+            self._spare += 1
+        self._on_outcome(holding, outcome, time.monotonic() - started)
+
+
+def _tidy_connections() -> None:
+    """Leave each connection of this thread as a request would, and none inside a transaction."""
+    reset_queries()
+    for connection in connections.all(initialized_only=True):
+        try:
+            if not connection.in_atomic_block:
+                connection.close_if_unusable_or_obsolete()
+                continue
+            logger.warning(
+                "A task has left a transaction open on %r; it is rolled back",
+                connection.alias,
+                extra={"event": "transaction_left_open"},
+            )
+            connection.close()
+        except Error:
+            logger.warning("A connection of a task could not be closed", exc_info=True)
+        del connections[connection.alias]

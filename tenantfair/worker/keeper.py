@@ -1,0 +1,141 @@
+"""The worker's side of the keeper: a small process that renews leases while this one cannot.
+
+A C call that keeps the interpreter's lock stops every thread here, the heartbeat included, and would lose the
+leases of healthy work. So leases are also written into memory shared with a child process, together with the
+time of the last renewal; `keeper_process` renews them when that falls silent and this process is still given
+CPU time. A stopped, dead or deadlocked worker uses none: its leases end as they should (decision 0006).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tenantfair.claim.base import Lease
+from tenantfair.sql import load
+from tenantfair.worker import keeper_process
+
+logger = logging.getLogger("tenantfair.worker")
+
+_EMPTY: Final = bytes(keeper_process.ROW_BYTES)
+
+
+class Keeper:
+    """Starts the keeper process and gives it what it needs; `supported` is False where it cannot run."""
+
+    supported: Final = os.name == "posix"
+
+    def __init__(
+        self,
+        *,
+        places: int,
+        interval: float,
+        params: Callable[[], Mapping[str, Any]],
+        role: str | None = None,
+        worker_id: str,
+    ) -> None:
+        self._places = places
+        self._interval = interval
+        self._params = params
+        self._role = role
+        self._worker_id = worker_id
+        self._process: subprocess.Popen[bytes] | None = None
+        size = keeper_process.HEADER_BYTES + places * keeper_process.ROW_BYTES
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
+        self._file.truncate(size)
+        self._table = mmap.mmap(self._file.fileno(), size)
+        self.renewed()
+
+    def renewed(self) -> None:
+        """Note that the leases have just been renewed."""
+        if self._table.closed:
+            return
+        struct.pack_into(keeper_process.HEADER, self._table, 0, time.monotonic())
+
+    def write_place(self, place: int, lease: Lease | None) -> None:
+        """Put a lease into row `place`, or clear it."""
+        if self._table.closed:
+            return  # stopped; a task that outlives its worker ends late
+        row = _EMPTY if lease is None else lease.run_id.bytes + lease.claim_token.bytes
+        start = keeper_process.HEADER_BYTES + place * keeper_process.ROW_BYTES
+        self._table[start : start + keeper_process.ROW_BYTES] = row
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the running keeper."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def ensure_running(self) -> None:
+        """Start the process, again if it has died. Without it the heartbeat thread still renews."""
+        if self.pid is not None:
+            return
+        if self._process is not None:
+            self._close_process()
+            logger.warning("The keeper process has died; starting another", extra=self._extra("keeper_died"))
+        command = [sys.executable, "-P", str(Path(keeper_process.__file__))]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own file
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[self._file.fileno()],
+                # Signals meant for the worker must not reach it, or leases would end with the first of them.
+                start_new_session=True,
+            )
+            assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
+            self._process.stdin.write(json.dumps(self._configuration()).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            logger.warning("The keeper process cannot be started", exc_info=True, extra=self._extra("keeper_failed"))
+
+    def stop(self) -> None:
+        """End the process; it notices that its input has closed."""
+        self._close_process()
+        self._table.close()
+        self._file.close()
+
+    def _close_process(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None  # noqa: S101 - a pipe was asked for
+        try:
+            process.stdin.close()
+        except OSError:
+            pass  # died before it read its configuration
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _configuration(self) -> dict[str, Any]:
+        # Passed through the pipe, because the password must not be in the list of processes.
+        params = {
+            name: value
+            for name, value in self._params().items()
+            if isinstance(value, (str, int, float)) and name != "prepare_threshold"
+        }
+        return {
+            "path": sys.path,
+            "worker": os.getpid(),
+            "table": self._file.fileno(),
+            "places": self._places,
+            "interval": self._interval,
+            "params": params,
+            "role": self._role,
+            "sql": load("heartbeat_leases"),
+        }
+
+    def _extra(self, event: str) -> dict[str, str]:
+        return {"event": event, "worker_id": self._worker_id}

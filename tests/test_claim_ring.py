@@ -1,0 +1,180 @@
+"""The walk: which positions a call inspects, in which order, and where it leaves the cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from tests.claim_support import NOW, SHIPPED, Bench, at, bench, in_background, inserted, result
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def domain(db: None) -> Iterator[Bench]:
+    with bench() as found:
+        yield found
+
+
+def scopes(number: int) -> list[str]:
+    return [f"t{place:02}" for place in range(number)]
+
+
+@pytest.mark.conformance(40)
+def test_empty_ring_inspects_nothing_and_keeps_the_cursor(domain: Bench) -> None:
+    domain.override("a", 5)
+    domain.policy(cursor=42, laps=3)
+    found = domain.claim(5, trace=True)
+    assert [row.row_kind for row in found.rows] == ["call"]
+    call = found.call
+    assert (call.inspections, call.outcome_count, found.denials) == (0, 0, {})
+    assert (call.laps_before, call.cursor_before) == (call.laps_after, call.cursor_after) == (3, 42)
+    assert domain.cursor() == (3, 42)
+
+
+@pytest.mark.conformance(41)
+def test_fruitless_call_inspects_a_whole_budget_of_distinct_scopes(domain: Bench) -> None:
+    names = scopes(40)
+    for name in names:
+        domain.waiting(name)
+    domain.policy(cursor=domain.position(names[-2]))
+    found = domain.claim(3)
+    assert found.visited == [names[-1], *names[:31]]
+    assert (found.call.laps_after, found.call.cursor_after) == (1, domain.position(names[30]))
+
+
+@pytest.mark.conformance(42)
+def test_finished_scope_is_never_visited_and_keeps_its_position(domain: Bench) -> None:
+    run, position = domain.queued("a")[0], domain.position("a")
+    domain.waiting("b")
+    domain.finish(run)
+    assert set(domain.claim().visited) == {"b"}
+    domain.queued("a")
+    assert domain.position("a") == position
+    assert set(domain.claim().visited) == {"a"}
+
+
+@pytest.mark.conformance(43)
+@pytest.mark.parametrize("size", [1, 3])
+def test_short_ring_is_walked_round_until_the_budget_is_spent(domain: Bench, size: int) -> None:
+    names = scopes(size)
+    for name in names:
+        domain.waiting(name)
+    found = domain.claim(2)
+    walk = (names * 32)[:32]
+    assert found.visited == walk
+    assert [row.ring_position for row in found.inspections] == [domain.position(name) for name in walk]
+    assert domain.cursor() == (31 // size, domain.position(walk[-1]))
+
+
+@pytest.mark.conformance(43)
+@pytest.mark.parametrize("budget", [32, 100, 4096])
+def test_budget_is_the_policys(domain: Bench, budget: int) -> None:
+    domain.policy(budget=budget)
+    for name in scopes(3):
+        domain.waiting(name)
+    assert domain.claim(2, trace=False).call.inspections == budget
+    assert len(domain.claim(2).inspections) == budget
+
+
+@pytest.mark.conformance(44)
+def test_inspections_follow_each_other_from_the_stored_cursor(domain: Bench) -> None:
+    for name in scopes(6):
+        domain.queued(name, 2)
+        domain.waiting(name)
+    start = domain.position("t02")
+    domain.policy(cursor=start)
+    found = domain.claim(30)
+    assert found.inspections[0].cursor_before == start
+    for before, after in pairwise(found.inspections):
+        assert before.cursor_after == after.cursor_before
+    assert all(row.cursor_after == row.ring_position for row in found.inspections)
+    assert [row.visit_ordinal for row in found.inspections] == list(range(1, 33))
+    assert domain.cursor()[1] == found.inspections[-1].cursor_after
+
+
+@pytest.mark.conformance(45, 46)
+@pytest.mark.parametrize(("demand", "visits"), [(1, 1), (2, 2), (4, 4), (5, 5), (8, 5)])
+def test_filled_demand_stops_the_walk_at_once(domain: Bench, demand: int, visits: int) -> None:
+    names = scopes(5)
+    for name in names:
+        domain.queued(name, 9)
+    found = domain.claim(demand)
+    assert len(found.outcomes) == demand
+    assert found.visited == names[:visits]
+    assert domain.cursor() == (0, domain.position(names[visits - 1]))
+
+
+@pytest.mark.conformance(47)
+def test_any_cursor_is_a_place_to_go_on_from(domain: Bench) -> None:
+    """Beyond every position, at a deleted one, and between sparse ones."""
+    for name in scopes(5):
+        domain.queued(name, 9)
+    for gone in ("t01", "t03"):
+        domain.db.execute("DELETE FROM tenantfair_run WHERE scope_key = %s", [gone])
+    deleted = domain.position("t01")
+    domain.db.execute("DELETE FROM tenantfair_partition WHERE scope_key = 't01'")
+    domain.policy(cursor=deleted)
+    assert domain.claim(2).visited == ["t02", "t04"]
+    domain.policy(cursor=10**12, laps=6)
+    assert domain.claim(2).visited == ["t00", "t02"]
+    assert domain.cursor()[0] == 7
+
+
+@pytest.mark.conformance(48)
+def test_scope_that_joins_under_a_plan_waits_for_the_next(domain: Bench) -> None:
+    stopped = domain.function(
+        "claim_stopped", inserted(SHIPPED, "PERFORM tests_barrier();", before="v_cap := v_partition.cap;")
+    )
+    domain.queued("a", 5)
+    gate = domain.closed_gate()
+    caller = domain.session()
+    call = in_background(lambda: domain.claim(2, by=caller, function=stopped))
+    gate.await_arrival()
+    domain.queued("b", 5)
+    gate.open()
+    assert result(call).visited == ["a"]
+    assert domain.claim(1).visited == ["b"]
+
+
+@pytest.mark.conformance(49)
+def test_calls_of_one_transaction_continue_each_other_and_roll_back_together(domain: Bench) -> None:
+    for name in scopes(3):
+        domain.queued(name, 5)
+    before = domain.everything()
+    caller = domain.session()
+    caller.execute("BEGIN")
+    assert domain.claim(2, by=caller).visited == ["t00", "t01"]
+    assert domain.claim(3, by=caller).visited == ["t02"]
+    assert domain.claim(1, by=caller).visited == ["t00"]
+    caller.execute("ROLLBACK")
+    assert domain.everything() == before
+
+
+@pytest.mark.conformance(49)
+def test_claim_sees_what_its_own_transaction_enqueued_and_finished(domain: Bench) -> None:
+    old = domain.queued("a")[0]
+    caller = domain.session()
+    caller.execute("BEGIN")
+    caller.execute(
+        "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('b', 'tests.task', %s)", [at(-1)]
+    )
+    caller.execute("UPDATE tenantfair_run SET status = 'completed', wake_at = NULL, finished_at = now() WHERE id = %s", [old])
+    found = domain.claim(5, by=caller)
+    assert (set(found.visited), found.scopes) == ({"b"}, ["b"])
+    caller.execute("COMMIT")
+
+
+@pytest.mark.conformance(50)
+def test_scopes_with_nothing_due_are_inspected_and_empty(domain: Bench) -> None:
+    domain.waiting("waiting")
+    domain.poisoned("poisoned")
+    domain.queued("timer", wake=3600)
+    domain.claimed("claimed")
+    domain.ready("early", wake=1)
+    found = domain.claim(3, now=NOW)
+    assert found.visited[:5] == ["waiting", "poisoned", "timer", "claimed", "early"]
+    assert set(found.dispositions) == {"empty_page"}
+    assert found.denials == {"empty_page": 32}

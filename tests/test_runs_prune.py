@@ -1,0 +1,161 @@
+"""Pruning: only finished runs, only old ones, batch by batch, around what the host protects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import ProtectedError
+from django.db.models.signals import pre_delete
+from django.test.utils import CaptureQueriesContext
+
+from tenantfair import runs
+from tenantfair.exceptions import InvalidRun
+from tenantfair.models import Partition, Run, Schedule
+from tenantfair.runs import PruneResult
+from tenantfair.runs.views import database_now
+from tests.factories import FINISHED, LONG_AGO, STATES, run_in
+from tests.rows import assert_exact, sessions
+
+DAY = timedelta(days=1)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("state", STATES)
+def test_only_finished_runs_are_pruned(state: str) -> None:
+    run_in(state)
+    finished = state in FINISHED
+    assert runs.prune(older_than=timedelta(0)) == PruneResult(deleted=int(finished), protected=0)
+    assert Run.objects.count() == int(not finished)
+
+
+@pytest.mark.django_db
+def test_age_is_measured_by_the_database_clock() -> None:
+    now = database_now("default")
+    old = run_in("completed", finished_at=now - timedelta(days=2))
+    young = run_in("completed", finished_at=now - timedelta(hours=23))
+    assert runs.prune(older_than=DAY).deleted == 1
+    assert list(Run.objects.all()) == [young]
+    assert old.pk != young.pk
+
+
+@pytest.mark.django_db
+def test_partitions_stay() -> None:
+    run_in("completed")
+    live = run_in("queued")
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    runs.prune(older_than=DAY)
+    assert Partition.objects.get().scope_key == "acme"
+    assert Schedule.objects.get().unfinished_count == 1
+    assert list(Run.objects.all()) == [live]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"older_than": 1},
+        {"older_than": -DAY},
+        {"older_than": timedelta.max},
+        {"older_than": DAY, "batch_size": 0},
+        {"older_than": DAY, "batch_size": True},
+        {"older_than": DAY, "batch_size": 10_001},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidRun):
+        runs.prune(**wrong)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_every_batch_is_committed_by_itself() -> None:
+    for number in range(25):
+        run_in("completed", finished_at=LONG_AGO + timedelta(seconds=number // 10))
+    with CaptureQueriesContext(connection) as captured:
+        assert runs.prune(older_than=DAY, batch_size=10) == PruneResult(25, 0)
+    statements = [query["sql"] for query in captured if query["sql"].startswith(("DELETE", "COMMIT"))]
+    assert [statement.split()[0] for statement in statements] == ["DELETE", "COMMIT"] * 3
+    assert not Run.objects.exists()
+
+
+@pytest.fixture(params=["DEFERRABLE INITIALLY DEFERRED", "NOT DEFERRABLE"])
+def notes(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A table of the host's whose rows refer to runs, as Django makes them and as others do."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE host_note (run_id bigint REFERENCES tenantfair_run (id) " + request.param + ")"
+        )
+    yield "host_note"
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE host_note")
+
+
+def refer(run: Run) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO host_note VALUES (%s)", [run.pk])
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("batch_size", [1, 4, 1_000])
+def test_runs_that_the_host_refers_to_are_skipped_and_counted(notes: str, batch_size: int) -> None:
+    finished = [run_in("completed") for _ in range(9)]
+    kept = [finished[0], finished[5]]
+    for run in kept:
+        refer(run)
+    for _ in range(2):
+        assert runs.prune(older_than=DAY, batch_size=batch_size, dry_run=True) == PruneResult(7, 2)
+    assert Run.objects.count() == 9
+    assert runs.prune(older_than=DAY, batch_size=batch_size) == PruneResult(7, 2)
+    assert list(Run.objects.order_by("pk")) == kept
+    assert runs.prune(older_than=DAY, batch_size=batch_size) == PruneResult(0, 2)
+    with sessions() as connect:
+        assert_exact(connect())
+
+
+@pytest.mark.django_db
+def test_pruning_inside_a_transaction_leaves_it_usable() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE host_note (run_id bigint REFERENCES tenantfair_run DEFERRABLE INITIALLY DEFERRED)"
+        )
+    kept = run_in("completed")
+    run_in("failed")
+    refer(kept)
+    with transaction.atomic():
+        assert runs.prune(older_than=DAY) == PruneResult(1, 1)
+    assert list(Run.objects.all()) == [kept]
+    connection.check_constraints()
+
+
+@pytest.mark.django_db
+def test_a_protected_run_is_skipped_and_counted() -> None:
+    """As a host's model with PROTECT has it."""
+    finished = [run_in("completed") for _ in range(5)]
+
+    def protect(sender: Any, instance: Run, **kwargs: Any) -> None:
+        if instance == finished[2]:
+            raise ProtectedError("invoiced", {instance})
+
+    pre_delete.connect(protect, sender=Run)
+    try:
+        assert runs.prune(older_than=DAY) == PruneResult(4, 1)
+    finally:
+        pre_delete.disconnect(protect, sender=Run)
+    assert list(Run.objects.all()) == [finished[2]]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_run_that_somebody_has_locked_is_left_for_next_time() -> None:
+    locked, free = run_in("failed"), run_in("failed")
+    with sessions() as connect:
+        session = connect()
+        session.execute("BEGIN")
+        session.execute("SELECT FROM tenantfair_run WHERE id = %s FOR NO KEY UPDATE", [locked.pk])
+        assert runs.prune(older_than=DAY) == PruneResult(1, 0)
+    assert list(Run.objects.all()) == [locked]
+    assert free.pk != locked.pk
+    assert runs.prune(older_than=DAY) == PruneResult(1, 0)

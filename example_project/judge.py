@@ -2,8 +2,9 @@
 
 It knows the rules and shares no code with what it judges. For one tenant t, a window opens before the first
 claim call that begins when t could be granted something, and closes with t's next grant. It is *eligible*
-while the ring and every cap stay as they are and no call is missing. With A scopes granted in it, t included,
-H scopes on the ring, a budget of S inspections a call, at most Q outcomes a grant and no failed inspection of t:
+while the ring and every cap stay as they are and no call is missing. With A scopes granted in it, t
+included, H scopes on the ring, a budget of S inspections a call, at most Q outcomes a grant and no failed
+inspection of t:
 
     grants to others    <= A - 1
     outcomes of others  <= Q * (A - 1)
@@ -173,6 +174,7 @@ class _Bench:
             return  # what held before the first turn is not known
         if self._last.after != turn.before:
             self._refuse_all(CALL_MISSING)
+            return  # nor what held before this one
         ring = [name for name, scope in self._scopes.items() if scope.on_ring]
         for name in ring:
             if self._scopes[name].could_be_granted(turn.at, self._cap(name, self._last)):

@@ -20,8 +20,12 @@ def main() -> None:
     from django.core.management import execute_from_command_line  # noqa: PLC0415
 
     from example_project.database import use_lasting_database  # noqa: PLC0415
+    from example_project.postgres import PostgresError  # noqa: PLC0415
 
-    use_lasting_database(ROOT / ".postgres")
+    try:
+        use_lasting_database(ROOT / ".postgres")
+    except PostgresError as error:
+        sys.exit(f"{error}\nDATABASE_URL may name another PostgreSQL.")
     execute_from_command_line(sys.argv)
 
 

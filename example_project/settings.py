@@ -13,7 +13,6 @@ SECRET_KEY = env("SECRET_KEY", default="only for the example on your own machine
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
 ROOT_URLCONF = "example_project.urls"
 STATIC_URL = "static/"
-DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"
 

@@ -42,8 +42,8 @@ from tenantfair.compat import (
 from tenantfair.conf import get_settings
 from tenantfair.exceptions import InvalidPayload, InvalidRun, InvalidTenant, RunNotFound
 from tenantfair.execution import UnknownTask, change, resolve, task_errors
-from tenantfair.models import Run
-from tenantfair.runs import TENANTLESS, RunView
+from tenantfair.runs import TENANTLESS, NewRun, RunView
+from tenantfair.runs.enqueuing import create
 from tenantfair.runs.new import Tenantless
 from tenantfair.tenants import current_tenant, validate_tenant
 
@@ -157,20 +157,20 @@ class TenantFairBackend(BaseTaskBackend):
         """
         self.validate_task(task)
         result = self._queued(task, list(args), dict(kwargs))
-        alias = self._database
         try:
-            run_id = runs.enqueue(
-                task,
-                args=result.args,
-                kwargs=result.kwargs,
-                tenant_id=self._tenant_of(task),
-                retry_limit=self._checked.retry_limit,
-                using=alias,
+            run_id, enqueued_at = create(
+                NewRun(
+                    task=task,
+                    args=result.args,
+                    kwargs=result.kwargs,
+                    tenant_id=self._tenant_of(task),
+                    retry_limit=self._checked.retry_limit,
+                ),
+                using=self._database,
             )
         except (InvalidRun, InvalidTenant) as error:
             raise InvalidTask(str(error)) from error
-        stored = Run.objects.using(alias).only("enqueued_at").get(run_id=run_id)
-        change(result, id=str(run_id), enqueued_at=stored.enqueued_at)
+        change(result, id=str(run_id), enqueued_at=enqueued_at)
         signals.task_enqueued.send_robust(sender=type(self), task_result=result)
         return result
 

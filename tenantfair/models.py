@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 from django.contrib.postgres.functions import RandomUUID
 from django.db import models
-from django.db.models import F, Func, Q, Value
+from django.db.models import ExpressionWrapper, F, Func, Q, Value
 from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext_lazy as _
 
@@ -145,7 +145,9 @@ class Schedule(models.Model):
     unfinished_count = models.BigIntegerField(_("unfinished runs"), db_default=0)
     # The ring index is partial on this column and not on the count, so that counting stays a HOT update.
     in_ring = models.GeneratedField(
-        expression=Q(unfinished_count__gt=0), output_field=models.BooleanField(), db_persist=True
+        expression=ExpressionWrapper(Q(unfinished_count__gt=0), output_field=models.BooleanField()),
+        output_field=models.BooleanField(),
+        db_persist=True,
     )
 
     class Meta:

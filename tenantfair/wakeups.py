@@ -15,7 +15,8 @@ import logging
 import os
 import threading
 import time
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import psycopg
@@ -31,7 +32,10 @@ logger = logging.getLogger("tenantfair.wakeups")
 # NULL where the search path leads to no run table.
 CHANNEL_SQL: Final = "SELECT 'tenantfair_' || to_regclass('tenantfair_run')::oid::text"
 
-_NOTIFY_SQL: Final = f"SELECT pg_notify(channel, '') FROM ({CHANNEL_SQL}) AS domain (channel) WHERE channel IS NOT NULL"
+_NOTIFY_SQL: Final = (
+    "SELECT pg_notify('tenantfair_' || to_regclass('tenantfair_run')::oid::text, '')"
+    " WHERE to_regclass('tenantfair_run') IS NOT NULL"
+)
 _SPACING_SECONDS: Final = 0.05
 _AFTER_FAILURE_SECONDS: Final = 1.0
 # Short, so that an idle process holds no connection; a test database can then be dropped at once.
@@ -39,39 +43,43 @@ _LINGER_SECONDS: Final = 1.0
 _EXIT_SECONDS: Final = 1.0
 
 
-def request(
-    using: str | None = None, *, due_at: datetime | None = None, delay: timedelta | None = None
-) -> None:
+Due = datetime | timedelta | None
+
+
+def request(using: str | None = None, *, due: Iterable[Due] = (None,)) -> None:
     """Wake the workers of `using` once the current transaction commits, or now when there is none.
 
-    For work that is due at a time or after a delay, only if that has passed at the commit. What a savepoint
-    rolls back asks for nothing. Raises nothing, whatever is wrong with settings or the connection.
+    `due` says when each piece of the work is: at a time, after a delay, or at once. Nobody is woken for work
+    that is not due yet at the commit, nor for what a savepoint rolls back. A failure to send is never seen.
     """
     settings = get_settings()
     if not settings.listen:
         return
     alias = using or settings.database
     connection = connections[alias]
-    due = time.monotonic() + _seconds_until(due_at, delay)
+    soonest = min(map(_seconds_until, due), default=None)
+    if soonest is None:
+        return
+    moment = time.monotonic() + soonest
     if connection.in_atomic_block:
         # One hint serves all the enqueues of a savepoint level, so that a loop of them stays cheap.
         if connection.run_on_commit:
-            savepoints, callback, _ = connection.run_on_commit[-1]
+            savepoints, callback = connection.run_on_commit[-1][:2]
             if isinstance(callback, _Hint) and savepoints == set(connection.savepoint_ids):
-                callback.due = min(callback.due, due)
+                callback.due = min(callback.due, moment)
                 return
     elif not connection.get_autocommit():
         return  # nobody tells when such a transaction commits
-    transaction.on_commit(_Hint(alias, due), using=alias, robust=True)
+    transaction.on_commit(_Hint(alias, moment), using=alias, robust=True)
 
 
-def _seconds_until(due_at: datetime | None, delay: timedelta | None) -> float:
-    if delay is not None:
-        return delay.total_seconds()
-    if due_at is None:
+def _seconds_until(due: Due) -> float:
+    if due is None:
         return 0.0
-    now = timezone.now() if timezone.is_aware(due_at) else datetime.now()  # noqa: DTZ005 - USE_TZ is off
-    return (due_at - now).total_seconds()
+    if isinstance(due, timedelta):
+        return due.total_seconds()
+    now = datetime.now(UTC) if timezone.is_aware(due) else datetime.now()
+    return (due - now).total_seconds()
 
 
 class _Hint:
@@ -131,7 +139,7 @@ class _Sender:
                 connection.close()
 
     def _next(self) -> set[str] | None:
-        """Return the databases to wake; None once nothing was asked for in a while, and the thread is to end."""
+        """Return the databases to wake; None, to end the thread, once nothing was asked for in a while."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._wanted, timeout=_LINGER_SECONDS):
                 self._thread = None
@@ -146,7 +154,7 @@ def _send(alias: str, open_connections: dict[str, psycopg.Connection[Any]]) -> b
             params = {"connect_timeout": 5, **connections[alias].get_connection_params()}
             open_connections[alias] = psycopg.connect(**params, autocommit=True)
         open_connections[alias].execute(_NOTIFY_SQL)
-    except Exception:  # noqa: BLE001 - polling finds the work; no failure here may matter
+    except Exception:  # polling finds the work; no failure here may matter
         logger.debug("a wake-up was not sent", exc_info=True, extra={"event": "wakeup_failed"})
         if (broken := open_connections.pop(alias, None)) is not None:
             broken.close()

@@ -6,6 +6,7 @@ import json
 from html.parser import HTMLParser
 from typing import Any
 
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
@@ -48,7 +49,7 @@ def partitions_url(query: str = "") -> str:
 
 
 def partition_url(object_id: str, view: str = "change") -> str:
-    return reverse(f"admin:tenantfair_partition_{view}", args=[object_id])
+    return reverse(f"admin:tenantfair_partition_{view}", args=[quote(object_id)])
 
 
 POLICY_URL = "/admin/tenantfair/policy/1/change/"
@@ -56,7 +57,7 @@ OVERVIEW_URL = "/admin/tenantfair/partition/overview/"
 
 
 class Page(HTMLParser):
-    """A page taken apart: its text, its fields, and whatever a strict content security policy would refuse."""
+    """A page taken apart: its text, its fields, and what a strict content security policy would refuse."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -52,7 +52,9 @@ def connect(**parameters: Any) -> Session:
     found = connection.get_connection_params()
     for django_only in ("pool", "context", "cursor_factory", "prepare_threshold"):
         found.pop(django_only, None)
-    return psycopg.connect(**(found | parameters), autocommit=True, row_factory=namedtuple_row)
+    session = psycopg.connect(**(found | parameters), autocommit=True, row_factory=namedtuple_row)
+    session.execute(f"SET lock_timeout = '{_LONGEST_WAIT_SECONDS}s'")
+    return session
 
 
 class Claimed:

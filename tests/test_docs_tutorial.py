@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -115,9 +116,14 @@ def reader(tmp_path: Path, transactional_db: None) -> Iterator[Reader]:
             yield following
         finally:
             for process in following.background:
-                process.kill()
-                process.wait()
+                end(process)
             connection.execute(drop)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    with process:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_the_tutorial_works_as_it_is_written(reader: Reader) -> None:
@@ -127,11 +133,10 @@ def test_the_tutorial_works_as_it_is_written(reader: Reader) -> None:
 
     (worker,) = reader.background
     assert worker.stdout is not None
-    for line in worker.stdout:
-        if line == "quiet: statement 1\n":
-            break
-    else:
-        pytest.fail(f"the worker ended with {worker.wait(SECONDS)} and has booked nothing")
+    impatience = threading.Timer(SECONDS, worker.kill)
+    impatience.start()
+    assert "quiet: statement 1\n" in worker.stdout
+    impatience.cancel()
     # Ctrl-C reaches the whole foreground group, the reloader as well.
     os.killpg(worker.pid, signal.SIGINT)
     assert worker.wait(SECONDS) == 0

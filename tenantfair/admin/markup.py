@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.timezone import localtime, now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -30,6 +31,17 @@ STATE_LABELS: Final = {
 def state_badge(state: str) -> SafeString:
     """Return the state in words, with a class for its colour."""
     return format_html('<span class="tenantfair-state tenantfair-{}">{}</span>', state, STATE_LABELS[state])
+
+
+def moment(when: datetime | None) -> SafeString:
+    """Return how far off a point in time is, exact to the second on hover."""
+    if when is None:
+        return SafeString("-")
+    ahead = when - now()
+    text = gettext("in %(span)s") if ahead > timedelta(0) else gettext("%(span)s ago")
+    exact = localtime(when).isoformat(" ", "seconds")
+    words = text % {"span": duration(abs(ahead))}
+    return format_html('<time datetime="{0}" title="{0}">{1}</time>', exact, words)
 
 
 def code(text: object) -> SafeString:

@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.models import QuerySet
 
 # How many rows the pages of one list reach. It bounds both the count and the offset of the last page.
-DEPTH: Final = 5_000
+DEPTH: Final = 2_000
 
 
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # not subscriptable at run time on Django 5.2

@@ -42,25 +42,25 @@ class PartitionColumns:
         return box.render(ACTION_CHECKBOX_NAME, to_object_id(obj.scope_key))
 
     @admin.display(description=gettext_lazy("scope"))
-    def scope(self, obj: Partition) -> str:
-        return scope_label(obj.scope_key)
+    def scope(self, obj: Partition) -> SafeString:
+        return format_html('<span class="tenantfair-scope">{}</span>', scope_label(obj.scope_key))
 
     @admin.display(description=gettext_lazy("cap"))
     def cap(self, obj: Partition) -> SafeString:
         found = inspection_of(obj)
         source = _("override") if found.source == "override" else _("default")
         value = "-" if found.cap is None else found.cap
-        return format_html('{} <span class="tenantfair-quiet">{}</span>', value, source)
+        return format_html('<span class="tenantfair-cap">{} <small>{}</small></span>', value, source)
 
     @admin.display(description=gettext_lazy("queued"))
     def queued(self, obj: Partition) -> int:
         return inspection_of(obj).queued
 
-    @admin.display(description=gettext_lazy("admitted, ready"))
+    @admin.display(description=gettext_lazy("ready"))
     def admitted_ready(self, obj: Partition) -> int:
         return inspection_of(obj).admitted_ready
 
-    @admin.display(description=gettext_lazy("admitted, claimed"))
+    @admin.display(description=gettext_lazy("claimed"))
     def admitted_claimed(self, obj: Partition) -> int:
         return inspection_of(obj).admitted_claimed
 

@@ -74,7 +74,7 @@ class OverrideForm(_PartitionForm):
     """One scope's override; an empty one inherits the default."""
 
     max_active = cap_field(
-        gettext_lazy("cap override"),
+        gettext_lazy("Cap override"),
         gettext_lazy("Leave it empty to inherit the default cap."),
         required=False,
     )
@@ -104,17 +104,17 @@ class NewOverrideForm(_PartitionForm):
     """An override for a scope that has none, known or not."""
 
     tenant = forms.CharField(
-        label=gettext_lazy("tenant"),
+        label=gettext_lazy("Tenant"),
         help_text=gettext_lazy("The tenant id, exactly as runs are enqueued with it."),
         required=False,
         strip=False,
     )
     tenantless = forms.BooleanField(
-        label=gettext_lazy("the tenantless scope"),
+        label=gettext_lazy("The tenantless scope"),
         help_text=gettext_lazy("Runs that belong to no tenant."),
         required=False,
     )
-    max_active = cap_field(gettext_lazy("cap override"), "", required=True)
+    max_active = cap_field(gettext_lazy("Cap override"), "", required=True)
 
     class Meta:
         model = Partition

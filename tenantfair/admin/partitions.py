@@ -125,6 +125,11 @@ class PartitionAdminMixin(PartitionColumns, CompareAndSetMixin[Partition], Bound
         context = {"original": named, "subtitle": str(named), **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)
 
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        return super().add_view(request, form_url, {"title": _("Set an override"), **(extra_context or {})})
+
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -153,7 +158,6 @@ class PartitionAdminMixin(PartitionColumns, CompareAndSetMixin[Partition], Bound
                 raise PermissionDenied
         obj.max_active, obj.partition_version = written.cap, written.version
         attach_inspections([obj])
-        self.warn_of_debt(request, inspection_of(obj))
 
     def warn_of_debt(self, request: HttpRequest, found: Inspection) -> None:
         """Say what a cap below the admitted count does and does not do."""
@@ -162,8 +166,8 @@ class PartitionAdminMixin(PartitionColumns, CompareAndSetMixin[Partition], Bound
             self.message_user(
                 request,
                 ngettext(
-                    "%(scope)s: %(keep)d admitted run keeps running.",
-                    "%(scope)s: %(keep)d admitted runs keep running.",
+                    "Scope %(scope)s: %(keep)d admitted run keeps running.",
+                    "Scope %(scope)s: %(keep)d admitted runs keep running.",
                     keep,
                 )
                 % {"scope": scope_label(found.scope_key), "keep": keep}
@@ -216,10 +220,11 @@ class PartitionAdminMixin(PartitionColumns, CompareAndSetMixin[Partition], Bound
     def _say_saved(self, request: HttpRequest, obj: Partition) -> None:
         self.message_user(
             request,
-            _("%(scope)s: the cap override is %(cap)s.")
+            _("Scope %(scope)s: the cap override is %(cap)s.")
             % {"scope": scope_label(obj.scope_key), "cap": override_text(obj.max_active)},
             messages.SUCCESS,
         )
+        self.warn_of_debt(request, inspection_of(obj))
 
     @admin.action(permissions=["override"], description=gettext_lazy("Reset the override to the default cap"))
     def reset_overrides(self, request: HttpRequest, queryset: QuerySet[Partition]) -> HttpResponse | None:

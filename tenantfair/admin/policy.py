@@ -31,7 +31,7 @@ class PolicyForm(_PolicyForm):
     """The two values that people set at run time."""
 
     max_active = cap_field(
-        gettext_lazy("default cap"),
+        gettext_lazy("Default cap"),
         gettext_lazy(
             "How many runs of one scope may be admitted at once, unless the scope has an override. When the"
             " setting DEFAULT_MAX_ACTIVE_RUNS has changed, the next worker start writes it here; while it has"
@@ -40,7 +40,7 @@ class PolicyForm(_PolicyForm):
         required=True,
     )
     scan_budget = forms.IntegerField(
-        label=gettext_lazy("scan budget"),
+        label=gettext_lazy("Scan budget"),
         help_text=gettext_lazy("How many ring positions one claim inspects at most."),
         min_value=MIN_SCAN_BUDGET,
         max_value=MAX_SCAN_BUDGET,
@@ -134,6 +134,15 @@ class PolicyAdminMixin(CompareAndSetMixin[Policy], BoundedAdminMixin[Policy]):
             messages.WARNING,
         )
         return super().changelist_view(request, extra_context)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        return super().change_view(request, object_id, form_url, {"subtitle": None, **(extra_context or {})})
 
     def save_model(self, request: HttpRequest, obj: Policy, form: Any, change: bool) -> None:
         """Write what was changed through the facade; never the row itself."""

@@ -37,8 +37,8 @@ def confirm_reset(
         action="reset_overrides",
         title=_("Reset overrides"),
         question=ngettext(
-            "%(number)d override is reset to the default cap.",
-            "%(number)d overrides are reset to the default cap.",
+            "%(number)d override will be reset to the default cap.",
+            "%(number)d overrides will be reset to the default cap.",
             len(overridden),
         )
         % {"number": len(overridden)},
@@ -57,6 +57,7 @@ def confirm_reset(
                     override_text(partition.max_active),
                     inspection_of(partition).admitted_ready + inspection_of(partition).admitted_claimed,
                 ],
+                "left_alone": partition.max_active is None,
             }
             for partition in partitions
         ],

@@ -32,6 +32,7 @@ class RunAction:
     operation: Callable[..., Any]
     states: frozenset[str]
     title: Promise
+    tool: Promise
     question: Promise
     explanation: Promise
     done: Promise
@@ -43,7 +44,8 @@ CANCEL: Final = RunAction(
     operation=runs.cancel,
     states=frozenset({"queued", "ready", "claimed", "scheduled", "waiting", "poisoned"}),
     title=_("Cancel runs"),
-    question=ngettext_lazy("%d run is cancelled.", "%d runs are cancelled."),
+    tool=_("Cancel this run"),
+    question=ngettext_lazy("%d run will be cancelled.", "%d runs will be cancelled."),
     explanation=_(
         "A cancelled run cannot be brought back. A worker that is at one learns of it at its next heartbeat,"
         " and its result is dropped."
@@ -56,8 +58,9 @@ RETRY: Final = RunAction(
     operation=runs.retry,
     states=frozenset({"poisoned", "failed"}),
     title=_("Retry runs"),
-    question=ngettext_lazy("%d run is queued again.", "%d runs are queued again."),
-    explanation=_("It is due at once, with all its attempts and retries before it."),
+    tool=_("Retry this run"),
+    question=ngettext_lazy("%d run will be queued again.", "%d runs will be queued again."),
+    explanation=_("A retried run is due at once, with all its attempts and retries before it."),
     done=ngettext_lazy("%d run was queued again.", "%d runs were queued again."),
     log="Retried.",
 )

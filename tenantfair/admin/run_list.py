@@ -36,17 +36,18 @@ NEWEST_FIRST: Final = ("-id",)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slice:
-    """The rows of one partial index, in an order that the index has: for the domain and for one scope."""
+    """Rows that a partial index holds and an order that it has, for the domain and for a single scope."""
 
     rows: Q
     order: tuple[str, ...]
+    scope_rows: Q
     scope_order: tuple[str, ...]
 
     def of(self, queryset: QuerySet[Run], scope_key: str | None) -> QuerySet[Run]:
         """Return the slice's rows of one scope, or of all, in index order."""
         if scope_key is None:
             return queryset.filter(self.rows).order_by(*self.order)
-        return queryset.filter(self.rows, scope_key=scope_key).order_by(*self.scope_order)
+        return queryset.filter(self.scope_rows, scope_key=scope_key).order_by(*self.scope_order)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,37 +59,43 @@ class Listing:
     sift: bool = False
 
 
-# Of all scopes, due runs come from the index on (wake_at, id), which holds the few admitted ones as well.
+# Each condition spells out that of the index meant for it: tenantfair_run_due names the status and serves the
+# domain, tenantfair_run_queued and tenantfair_run_ready do not and serve one scope.
+_WAKES: Final = Q(wake_at__isnull=False)
+_UNADMITTED: Final = Q(tenant_admitted_at__isnull=True)
+_ADMITTED: Final = Q(tenant_admitted_at__isnull=False)
+_DUE: Final = Q(wake_at__lte=Now())
+_LATER: Final = Q(wake_at__gt=Now())
+_CLAIM: Final = Q(claim_token__isnull=False)
+_PARK: Final = Q(status="waiting") | Q(poisoned_at__isnull=False)
+_END: Final = Q(finished_at__isnull=False)
+
 _QUEUED: Final = Slice(
-    rows=Q(wake_at__isnull=False, status="running", tenant_admitted_at__isnull=True, wake_at__lte=Now()),
+    rows=_WAKES & Q(status="running") & _DUE & _UNADMITTED,
     order=("wake_at", "id"),
+    scope_rows=_WAKES & _DUE & _UNADMITTED,
     scope_order=("wake_at", "id"),
 )
 _SCHEDULED: Final = Slice(
-    rows=Q(wake_at__isnull=False, status="running", tenant_admitted_at__isnull=True, wake_at__gt=Now()),
+    rows=_WAKES & Q(status="running") & _LATER,
     order=("wake_at", "id"),
+    scope_rows=_WAKES & _LATER & _UNADMITTED,
     scope_order=("wake_at", "id"),
 )
 _READY: Final = Slice(
-    rows=Q(wake_at__isnull=False, tenant_admitted_at__isnull=False, wake_at__lte=Now()),
+    rows=_WAKES & _DUE & _ADMITTED,
     order=("scope_key", "wake_at", "id"),
+    scope_rows=_WAKES & _DUE & _ADMITTED,
     scope_order=("wake_at", "id"),
 )
 _CLAIMED: Final = Slice(
-    rows=Q(claim_token__isnull=False),
+    rows=_CLAIM,
     order=("scope_key", "claimed_at", "id"),
+    scope_rows=_CLAIM,
     scope_order=("claimed_at", "id"),
 )
-_PARKED: Final = Slice(
-    rows=Q(status="waiting") | Q(poisoned_at__isnull=False),
-    order=("-scope_key", "-id"),
-    scope_order=("-id",),
-)
-_FINISHED: Final = Slice(
-    rows=Q(finished_at__isnull=False),
-    order=("-finished_at", "-id"),
-    scope_order=("-id",),
-)
+_PARKED: Final = Slice(rows=_PARK, order=("-scope_key", "-id"), scope_rows=_PARK, scope_order=("-id",))
+_FINISHED: Final = Slice(rows=_END, order=("-finished_at", "-id"), scope_rows=_END, scope_order=("-id",))
 
 _NEXT_FIRST: Final = _("In the order they become due.")
 _BY_SCOPE: Final = _("By scope, the longest first.")

@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from tenantfair.admin import run_list
-from tenantfair.admin.markup import code, error_list, json_block, state_badge
+from tenantfair.admin.markup import code, error_list, json_block, moment, state_badge
 from tenantfair.admin.mixins import BoundedAdminMixin
-from tenantfair.admin.object_ids import TENANTLESS_LABEL
+from tenantfair.admin.object_ids import scope_label
 from tenantfair.admin.paginator import DEPTH
 from tenantfair.admin.run_actions import CANCEL, RETRY, act, derived
 from tenantfair.models import Run
@@ -47,11 +47,11 @@ class RunChangeList(ChangeList):
 class RunAdminMixin(BoundedAdminMixin[Run]):
     """Runs to read, with actions under `cancel_run` and `retry_run`, and payloads under `view_payload`."""
 
-    list_display = ("short_id", "standing", "scope", "task", "enqueued", "due", "finished", "attempts")
+    list_display = ("short_id", "standing", "scope", "task", "enqueued", "due_or_finished", "failed_attempts")
     list_display_links = ("short_id",)
     list_filter = (run_list.StateFilter, run_list.ScopeFilter)
     list_parameters = frozenset({run_list.STATE, run_list.SCOPE, run_list.OLDER})
-    list_per_page = 100
+    list_per_page = 50
     search_fields = ("run_id",)
     search_help_text = gettext_lazy("A whole run id.")
     actions = ("cancel_runs", "retry_runs")
@@ -171,7 +171,7 @@ class RunAdminMixin(BoundedAdminMixin[Run]):
     ) -> HttpResponse:
         allowed = [(CANCEL, self.has_cancel_permission(request)), (RETRY, self.has_retry_permission(request))]
         context["tools"] = [
-            (action.name, action.title)
+            (action.name, action.tool)
             for action, may in allowed
             if may and obj is not None and derived(obj) in action.states
         ]
@@ -193,28 +193,24 @@ class RunAdminMixin(BoundedAdminMixin[Run]):
         return state_badge(derived(obj))
 
     @admin.display(description=gettext_lazy("scope"))
-    def scope(self, obj: Run) -> str:
-        return str(TENANTLESS_LABEL) if obj.tenant_id is None else obj.tenant_id
+    def scope(self, obj: Run) -> SafeString:
+        return format_html('<span class="tenantfair-scope">{}</span>', scope_label(obj.scope_key))
 
     @admin.display(description=gettext_lazy("task"))
     def task(self, obj: Run) -> SafeString:
         return code(obj.task_path)
 
-    @admin.display(description=gettext_lazy("enqueued at"))
-    def enqueued(self, obj: Run) -> Any:
-        return obj.enqueued_at
+    @admin.display(description=gettext_lazy("enqueued"))
+    def enqueued(self, obj: Run) -> SafeString:
+        return moment(obj.enqueued_at)
 
-    @admin.display(description=gettext_lazy("due at"))
-    def due(self, obj: Run) -> Any:
-        return obj.wake_at
+    @admin.display(description=gettext_lazy("due or finished"))
+    def due_or_finished(self, obj: Run) -> SafeString:
+        return moment(obj.wake_at or obj.finished_at)
 
-    @admin.display(description=gettext_lazy("finished at"))
-    def finished(self, obj: Run) -> Any:
-        return obj.finished_at
-
-    @admin.display(description=gettext_lazy("starts / failures"))
-    def attempts(self, obj: Run) -> str:
-        return f"{obj.claim_attempts} / {obj.failures}"
+    @admin.display(description=gettext_lazy("failures"))
+    def failed_attempts(self, obj: Run) -> int:
+        return obj.failures
 
     @admin.display(description=gettext_lazy("workers"))
     def workers(self, obj: Run) -> str:

@@ -43,10 +43,15 @@ def observed(*, using: str, engine: Engine, demand: int) -> Iterator[Observation
             demand=demand,
             duration=time.monotonic() - started,
             inspections=batch.call.inspections if batch else 0,
-            outcomes=Counter(_kind(outcome) for outcome in (*batch.leases, *batch.poisoned)) if batch else Counter(),
+            outcomes=_kinds(batch) if batch else Counter(),
             denials=dict(batch.call.denials) if batch else {},
             claim_attempts=sum(lease.attempt for lease in batch.leases) if batch else 0,
         )
+
+
+def _kinds(batch: ClaimBatch) -> Counter[str]:
+    outcomes: list[Lease | Poisoned] = [*batch.leases, *batch.poisoned]
+    return Counter(map(_kind, outcomes))
 
 
 def _kind(outcome: Lease | Poisoned) -> str:

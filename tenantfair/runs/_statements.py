@@ -49,12 +49,12 @@ def retried(alias: str, work: Callable[[], T]) -> T:
 
     Only outside a transaction: within one, the whole transaction must be repeated, which is the caller's.
     """
-    for attempt in range(1, _TRIES + 1):
+    for attempt in range(1, _TRIES):
         try:
             return work()
         except OperationalError as error:
             transient = sqlstate(error) in {SERIALIZATION_FAILURE, DEADLOCK_DETECTED}
-            if not transient or attempt == _TRIES or in_transaction(alias):
+            if not transient or in_transaction(alias):
                 raise
         time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.005 * 2**attempt)))  # noqa: S311 - jitter
-    raise AssertionError("unreachable")
+    return work()

@@ -10,12 +10,13 @@ from uuid import UUID
 
 from django.db import connections, transaction
 
+from tenantfair import wakeups
 from tenantfair.exceptions import RunExists
 from tenantfair.runs import _arguments
 from tenantfair.runs.new import Columns, NewRun, Preparation, Tenantless
 from tenantfair.sql import load
 
-# One statement's rows and rough bytes; larger ones were no faster (decision 0006).
+# One statement's rows and rough bytes; larger ones were no faster.
 _BATCH_ROWS: Final = 1_000
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _COLUMNS: Final = tuple(field.name for field in fields(Columns))
@@ -49,9 +50,16 @@ def enqueue(
         queue_name=queue_name,
         retry_limit=retry_limit,
     )
+    return create(new, using=using)[0]
+
+
+def create(new: NewRun, *, using: str | None = None) -> tuple[UUID, datetime]:
+    """Do what `enqueue` does, and return the run's id and the time it was enqueued at."""
+    alias = _arguments.database(using)
     columns = Preparation().columns(new)
-    _insert(_arguments.database(using), [columns])
-    return columns.run_id
+    enqueued_at = _insert(alias, [columns])[columns.run_id]
+    wakeups.request(alias, due=[columns.run_after or columns.delay])
+    return columns.run_id, enqueued_at
 
 
 def enqueue_many(runs: Iterable[NewRun], *, using: str | None = None) -> list[UUID]:
@@ -71,6 +79,7 @@ def enqueue_many(runs: Iterable[NewRun], *, using: str | None = None) -> list[UU
         with transaction.atomic(using=alias):
             for batch in _batches(prepared):
                 _insert(alias, batch)
+            wakeups.request(alias, due=[columns.run_after or columns.delay for columns in prepared])
     return [columns.run_id for columns in prepared]
 
 
@@ -86,11 +95,12 @@ def _batches(prepared: Sequence[Columns]) -> Iterator[list[Columns]]:
     yield batch
 
 
-def _insert(alias: str, batch: Sequence[Columns]) -> None:
+def _insert(alias: str, batch: Sequence[Columns]) -> dict[UUID, datetime]:
     params = {name: [getattr(columns, name) for columns in batch] for name in _COLUMNS}
     with connections[alias].cursor() as cursor:
         cursor.execute(load("enqueue_runs"), params)
-        inserted = {row[0] for row in cursor.fetchall()}
+        inserted: dict[UUID, datetime] = dict(cursor.fetchall())
     for columns in batch:
         if columns.run_id not in inserted:
             raise RunExists(columns.run_id)
+    return inserted

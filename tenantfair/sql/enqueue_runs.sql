@@ -1,4 +1,4 @@
--- Inserts runs in the order given, due from one reading of the database clock, and returns the ids inserted.
+-- Inserts runs in the order given, due from one reading of the database clock, and returns what was inserted.
 -- An id that is there already is left out rather than raised, so that the caller's transaction lives on.
 
 INSERT INTO tenantfair_run (
@@ -54,4 +54,4 @@ FROM unnest(
 CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS clock
 ORDER BY new_run.place
 ON CONFLICT (run_id) DO NOTHING
-RETURNING run_id
+RETURNING run_id, enqueued_at

@@ -92,6 +92,7 @@ DECLARE
     v_caller_timeout CONSTANT text := current_setting('lock_timeout');
     v_patience       interval := v_caller_timeout::interval;
     v_give_up_at     timestamptz;
+    v_setting        text;
     v_door           bigint;
     v_policy         tenantfair_policy%ROWTYPE;
     v_error          text;
@@ -200,7 +201,7 @@ BEGIN
 
     IF v_patience = interval '0' OR v_patience > c_patience THEN
         v_patience := c_patience;
-        PERFORM set_config('lock_timeout', '250ms', true);
+        v_setting := set_config('lock_timeout', '250ms', true);
     END IF;
 
     -- The door makes waiting claims queue in order; waiters on an updated row overtake each other. The waits stand
@@ -220,14 +221,14 @@ BEGIN
         IF v_policy.id IS NULL THEN
             BEGIN
                 IF v_give_up_at IS NOT NULL THEN
-                    PERFORM set_config(
+                    v_setting := set_config(
                         'lock_timeout',
                         greatest(1, extract(milliseconds FROM v_give_up_at - clock_timestamp())::integer) || 'ms',
                         true
                     );
                 END IF;
                 SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE;
-                PERFORM set_config('lock_timeout', extract(milliseconds FROM v_patience)::integer || 'ms', true);
+                v_setting := set_config('lock_timeout', extract(milliseconds FROM v_patience)::integer || 'ms', true);
             EXCEPTION
                 WHEN lock_not_available THEN
                     v_error := 'lock_contention';
@@ -246,7 +247,7 @@ BEGIN
         v_error := 'malformed_policy';
     END IF;
     IF v_error IS NOT NULL THEN
-        PERFORM set_config('lock_timeout', v_caller_timeout, true);
+        v_setting := set_config('lock_timeout', v_caller_timeout, true);
         error_reason := v_error;
         transaction_id := pg_current_xact_id_if_assigned()::text::bigint;
         RETURN NEXT;
@@ -934,8 +935,12 @@ BEGIN
                     END;
 
                 v_rank := 1;
-                FOR v_place IN 1..cardinality(v_kept.id) LOOP
+                v_count := cardinality(v_kept.id);
+                FOR v_step IN 1..2 * v_count LOOP
                     EXIT WHEN v_granted[v_visit] = v_quantum[v_visit];
+                    v_place := (v_step - 1) % v_count + 1;
+                    -- The queue once more: a head that found no slot may have one behind admitted poison.
+                    CONTINUE WHEN v_step > v_count AND v_kept.class[v_place] <> 'queued_ready';
                     IF v_kept.class[v_place] = 'queued_ready' THEN
                         CONTINUE WHEN v_slots <= 0 OR v_kept.rank[v_place] IS DISTINCT FROM v_rank;
                         v_rank := v_rank + 1;
@@ -1123,7 +1128,7 @@ BEGIN
             updated_at = p_now
         WHERE policy.id = 1;
     END IF;
-    PERFORM set_config('lock_timeout', v_caller_timeout, true);
+    v_setting := set_config('lock_timeout', v_caller_timeout, true);
 
     row_kind := 'call';
     transaction_id := pg_current_xact_id()::text::bigint;

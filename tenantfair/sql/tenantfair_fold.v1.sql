@@ -2,7 +2,7 @@
 -- held while a transaction stays open, and scopes are always taken in one order, so no two commits wait
 -- for each other in a circle.
 --
--- Lock order: new partitions by scope, then schedule rows by scope. Never clamps: a count below zero is
+-- Lock order: new partitions by scope, then schedule rows by scope, one at a time. Never clamps: a count below zero is
 -- 23514 and the transaction fails. A claim inside the transaction calls tenantfair_fold() first, so that it
 -- sees the transaction's own work; what comes later is folded again.
 --
@@ -22,7 +22,7 @@ AS $tenantfair_fold$
 DECLARE
     v_scopes text[];
     v_deltas bigint[];
-    v_locked integer;
+    v_marker text;
 BEGIN
     WITH taken AS (
         DELETE FROM tenantfair_pending
@@ -38,56 +38,46 @@ BEGIN
     SELECT array_agg(scope_key ORDER BY scope_key), array_agg(delta ORDER BY scope_key)
     INTO v_scopes, v_deltas
     FROM totals;
+    v_marker := set_config('tenantfair.fold_opened', '', true);
 
     IF v_scopes IS NULL THEN
         RETURN;
     END IF;
 
-    LOOP
-        -- Before any schedule row is locked, so that nobody waits for a new partition while holding a count.
-        -- Looked for first: ON CONFLICT alone would wait for whoever is updating an existing partition.
+    -- Before any count is locked, so that nobody waits for a new partition while holding one; with a single
+    -- scope there is none to hold. The subquery, unlike a join, is looked up by key whatever the plan assumes
+    -- about the size of the ring. Looked for first, because ON CONFLICT alone would wait for whoever updates it.
+    IF cardinality(v_scopes) > 1 THEN
         INSERT INTO tenantfair_partition (scope_key)
         SELECT wanted.scope_key
         FROM unnest(v_scopes) AS wanted (scope_key)
-        WHERE NOT EXISTS (
-            SELECT FROM tenantfair_partition AS existing WHERE existing.scope_key = wanted.scope_key
-        )
+        WHERE (
+            SELECT TRUE FROM tenantfair_partition AS existing WHERE existing.scope_key = wanted.scope_key
+        ) IS NULL
         ORDER BY wanted.scope_key
         ON CONFLICT DO NOTHING;
+    END IF;
 
-        SELECT count(*) INTO v_locked
-        FROM (
-            SELECT
-            FROM tenantfair_schedule
-            WHERE scope_key = ANY (v_scopes)
-            ORDER BY scope_key
-            FOR NO KEY UPDATE
-        ) AS locked;
-        EXIT WHEN v_locked = cardinality(v_scopes);
+    v_marker := set_config('tenantfair.folding', pg_current_xact_id()::text, true);
+    FOR i IN 1..cardinality(v_scopes) LOOP
+        UPDATE tenantfair_schedule
+        SET unfinished_count = unfinished_count + v_deltas[i]
+        WHERE scope_key = v_scopes[i];
+        CONTINUE WHEN FOUND;
 
-        -- An idle partition was deleted in between and is made anew. One that lost its ring position for good
-        -- would come here for ever.
-        IF EXISTS (
-            SELECT
-            FROM tenantfair_partition AS existing
-            WHERE existing.scope_key = ANY (v_scopes)
-                AND NOT EXISTS (
-                    SELECT FROM tenantfair_schedule AS ring WHERE ring.scope_key = existing.scope_key
-                )
-        ) THEN
-            RAISE EXCEPTION 'a partition has no ring position'
-                USING
-                    ERRCODE = 'foreign_key_violation',
-                    HINT = 'Its row in tenantfair_schedule was removed with triggers disabled.';
+        -- New, or deleted by somebody while this commit waited for it.
+        INSERT INTO tenantfair_partition (scope_key)
+        VALUES (v_scopes[i])
+        ON CONFLICT DO NOTHING;
+        UPDATE tenantfair_schedule
+        SET unfinished_count = unfinished_count + v_deltas[i]
+        WHERE scope_key = v_scopes[i];
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'partition % has no ring position', quote_literal(v_scopes[i])
+                USING ERRCODE = 'foreign_key_violation';
         END IF;
     END LOOP;
-
-    PERFORM set_config('tenantfair.folding', pg_current_xact_id()::text, true);
-    UPDATE tenantfair_schedule AS schedule
-    SET unfinished_count = schedule.unfinished_count + folded.delta
-    FROM unnest(v_scopes, v_deltas) AS folded (scope_key, delta)
-    WHERE schedule.scope_key = folded.scope_key;
-    PERFORM set_config('tenantfair.folding', '', true);
+    v_marker := set_config('tenantfair.folding', '', true);
 END
 $tenantfair_fold$;
 

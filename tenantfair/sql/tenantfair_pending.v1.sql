@@ -12,9 +12,10 @@ WITH (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_cost_delay = 0,
-    autovacuum_analyze_threshold = 2147483647
+    autovacuum_analyze_threshold = 2147483647,
+    vacuum_truncate = off
 );
 
-CREATE INDEX tenantfair_pending_xid ON tenantfair_pending (xid, opens);
+CREATE INDEX tenantfair_pending_xid ON tenantfair_pending (xid);
 
 COMMENT ON TABLE tenantfair_pending IS 'deltas of open transactions, folded into tenantfair_schedule at commit';

@@ -1,5 +1,7 @@
 -- Notes how a statement changes the number of unfinished runs per scope. Nothing is locked here: the note
--- waits in tenantfair_pending until the transaction's fold (tenantfair_fold), which the first note opens.
+-- waits in tenantfair_pending until the transaction's fold (tenantfair_fold), which the first note opens. That it
+-- is open is remembered in the transaction-local setting tenantfair.fold_opened, which a rollback to a savepoint
+-- takes back together with the note; a setting lost otherwise opens a second fold that finds nothing.
 --
 -- INSERT and DELETE are noted once per statement and scope. UPDATE is noted per row, behind a WHEN that is
 -- true only when a run finishes, is revived or changes hands, so claims and heartbeats pass without a call.
@@ -28,6 +30,10 @@ CREATE OR REPLACE FUNCTION tenantfair_run_inserted()
     SECURITY DEFINER
     SET search_path FROM CURRENT
 AS $tenantfair_run_inserted$
+DECLARE
+    v_opens  CONSTANT boolean := current_setting('tenantfair.fold_opened', true)
+        IS DISTINCT FROM pg_current_xact_id()::text;
+    v_opened text;
 BEGIN
     IF EXISTS (
         SELECT
@@ -41,16 +47,22 @@ BEGIN
                 TABLE = 'tenantfair_run',
                 COLUMN = 'tenant_id';
     END IF;
+    -- Before the note, because an immediate constraint folds it on the spot.
+    IF v_opens THEN
+        v_opened := set_config('tenantfair.fold_opened', pg_current_xact_id()::text, true);
+    END IF;
     INSERT INTO tenantfair_pending (xid, opens, scope_key, delta)
     SELECT
         pg_current_xact_id(),
-        row_number() OVER () = 1
-            AND NOT EXISTS (SELECT FROM tenantfair_pending WHERE xid = pg_current_xact_id() AND opens),
+        v_opens AND row_number() OVER () = 1,
         scope_key,
         count(*)
     FROM new_runs
     WHERE finished_at IS NULL
     GROUP BY scope_key;
+    IF v_opens AND NOT FOUND THEN
+        v_opened := set_config('tenantfair.fold_opened', '', true);
+    END IF;
     RETURN NULL;
 END
 $tenantfair_run_inserted$;
@@ -61,17 +73,26 @@ CREATE OR REPLACE FUNCTION tenantfair_run_deleted()
     SECURITY DEFINER
     SET search_path FROM CURRENT
 AS $tenantfair_run_deleted$
+DECLARE
+    v_opens  CONSTANT boolean := current_setting('tenantfair.fold_opened', true)
+        IS DISTINCT FROM pg_current_xact_id()::text;
+    v_opened text;
 BEGIN
+    IF v_opens THEN
+        v_opened := set_config('tenantfair.fold_opened', pg_current_xact_id()::text, true);
+    END IF;
     INSERT INTO tenantfair_pending (xid, opens, scope_key, delta)
     SELECT
         pg_current_xact_id(),
-        row_number() OVER () = 1
-            AND NOT EXISTS (SELECT FROM tenantfair_pending WHERE xid = pg_current_xact_id() AND opens),
+        v_opens AND row_number() OVER () = 1,
         scope_key,
         - count(*)
     FROM old_runs
     WHERE finished_at IS NULL
     GROUP BY scope_key;
+    IF v_opens AND NOT FOUND THEN
+        v_opened := set_config('tenantfair.fold_opened', '', true);
+    END IF;
     RETURN NULL;
 END
 $tenantfair_run_deleted$;
@@ -82,17 +103,25 @@ CREATE OR REPLACE FUNCTION tenantfair_run_updated()
     SECURITY DEFINER
     SET search_path FROM CURRENT
 AS $tenantfair_run_updated$
+DECLARE
+    v_opens  CONSTANT boolean := current_setting('tenantfair.fold_opened', true)
+        IS DISTINCT FROM pg_current_xact_id()::text;
+    v_opened text;
 BEGIN
     IF NEW.tenant_id IS DISTINCT FROM OLD.tenant_id THEN
         RAISE EXCEPTION 'a run never changes its tenant'
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;
+    IF v_opens THEN
+        v_opened := set_config('tenantfair.fold_opened', pg_current_xact_id()::text, true);
+    END IF;
     INSERT INTO tenantfair_pending (xid, opens, scope_key, delta)
-    SELECT
+    VALUES (
         pg_current_xact_id(),
-        NOT EXISTS (SELECT FROM tenantfair_pending WHERE xid = pg_current_xact_id() AND opens),
+        v_opens,
         NEW.scope_key,
-        CASE WHEN NEW.finished_at IS NULL THEN 1 ELSE -1 END;
+        CASE WHEN NEW.finished_at IS NULL THEN 1 ELSE -1 END
+    );
     RETURN NULL;
 END
 $tenantfair_run_updated$;

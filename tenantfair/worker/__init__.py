@@ -24,21 +24,12 @@ from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError, connections
 
-from tenantfair import metrics, policy, schema
-from tenantfair.claim.base import Lease
+from tenantfair import policy, schema
 from tenantfair.conf import Settings, get_settings
 from tenantfair.exceptions import ConfigurationError
-from tenantfair.runs import Released
 from tenantfair.worker.backoff import backoff
-from tenantfair.worker.completer import Completer
+from tenantfair.worker.crew import Crew, Plan
 from tenantfair.worker.database import WorkerConnections
-from tenantfair.worker.dispatcher import Dispatcher
-from tenantfair.worker.executor import Executor
-from tenantfair.worker.exposition import MetricsServer, touch
-from tenantfair.worker.heartbeat import Heartbeat
-from tenantfair.worker.holdings import Holdings
-from tenantfair.worker.keeper import Keeper
-from tenantfair.worker.listener import Listener
 from tenantfair.worker.stopping import StopRequests
 
 __all__ = ["EXIT_DRAINED", "EXIT_FORCED", "EXIT_UNDRAINED", "Worker", "default_worker_id"]
@@ -50,9 +41,8 @@ EXIT_FORCED: Final = 1
 EXIT_UNDRAINED: Final = 75
 
 _SUPERVISE_SECONDS: Final = 1.0
-_STALE_SECONDS: Final = 30.0
+_DRAIN_STEP_SECONDS: Final = 0.05
 _LONGEST_BACKOFF: Final = 10.0
-_CLOSING_SECONDS: Final = 5.0
 
 
 def default_worker_id() -> str:
@@ -66,7 +56,7 @@ class Worker:
     """One worker process's work on one domain, from start to drained.
 
     `until_idle` ends it once nothing is due, `max_tasks` after that many starts. `on_event(name, **facts)` is
-    told of settled and poisoned runs. Times are seconds; None means what the settings say.
+    told of `run_settled` and `run_poisoned`. Times are seconds; None means what the settings say.
     """
 
     def __init__(
@@ -85,62 +75,25 @@ class Worker:
         metrics_address: tuple[str, int] | None = None,
         on_event: Callable[..., None] | None = None,
     ) -> None:
-        self.settings = settings or get_settings()
-        self.using = using or self.settings.database
-        self.concurrency = concurrency or self.settings.concurrency
-        self.worker_id = worker_id or default_worker_id()
-        self.requests = StopRequests()
-        self.finished = threading.Event()
-        self.drain_timeout = self.settings.drain_timeout if drain_timeout is None else drain_timeout
-        self._health_file = health_file
-        self._on_event = on_event
-        self._metrics_server = MetricsServer(*metrics_address) if metrics_address else None
-        self._threads: list[threading.Thread] = []
-        self._connections = WorkerConnections(self.using, self.worker_id)
-        interval = self.settings.poll_interval if interval is None else interval
-
-        beat = self.settings.heartbeat_seconds
-        self._keeper = self._make_keeper(beat) if Keeper.supported else None
-        self._holdings = Holdings(
-            places=self.concurrency,
-            write_place=self._keeper.write_place if self._keeper else None,
-            on_freed=lambda: self._dispatcher.request(),
-        )
-        self._heartbeat = Heartbeat(
-            connections_of=self._connections,
-            holdings=self._holdings,
-            interval=beat,
-            worker_id=self.worker_id,
-            on_renewed=self._keeper.renewed if self._keeper else lambda: None,
-        )
-        self._completer = Completer(
-            connections_of=self._connections,
-            holdings=self._holdings,
-            worker_id=self.worker_id,
-            counts_releases=self.settings.engine == "tenant_fair",
-            report=self._report,
-        )
-        self._executor = Executor(using=self.using, worker_id=self.worker_id, on_outcome=self._completer.put)
-        self._dispatcher = Dispatcher(
-            connections_of=self._connections,
-            free=lambda: self._holdings.free,
-            busy=lambda: len(self._holdings) > 0,
-            launch=self._launch,
-            prepare=self._prepare,
-            interval=interval,
+        chosen = settings or get_settings()
+        self.plan = Plan(
+            settings=chosen,
+            using=using or chosen.database,
+            concurrency=concurrency or chosen.concurrency,
+            interval=chosen.poll_interval if interval is None else interval,
+            drain_timeout=chosen.drain_timeout if drain_timeout is None else drain_timeout,
+            worker_id=worker_id or default_worker_id(),
             until_idle=until_idle,
-            limit=max_tasks,
-            worker_id=self.worker_id,
-            report=self._report,
+            max_tasks=max_tasks,
+            listen=chosen.listen if listen is None else listen,
+            health_file=health_file,
+            metrics_address=metrics_address,
         )
-        self._listener: Listener | None = None
-        if self.settings.listen if listen is None else listen:
-            listen_alias = self.settings.listen_database or self.using
-            self._listener = Listener(
-                params=lambda: self._connections.params(listen_alias),
-                on_wakeup=self._dispatcher.request,
-                worker_id=self.worker_id,
-            )
+        # Set once `run()` has ended.
+        self.finished = threading.Event()
+        self._on_event = on_event
+        self._requests = StopRequests()
+        self._connections = WorkerConnections(self.plan.using, self.plan.worker_id)
 
     def run(self) -> int:
         """Work until stopped, and return the exit code: 0 drained, 1 forced, 75 not drained in time.
@@ -150,50 +103,31 @@ class Worker:
         """
         try:
             self._refuse_open_transaction()
-            with self.requests:
-                if not self._prepare_patiently():
-                    return EXIT_DRAINED
-                self._start()
-                self._supervise()
-                code = self._drain()
-            if self._dispatcher.fatal is not None and code == EXIT_DRAINED:
-                raise self._dispatcher.fatal
-            return code
+            with self._requests:
+                return self._work() if self._prepare_patiently() else EXIT_DRAINED
         finally:
-            if self._keeper:
-                self._keeper.stop()
-            self.requests.close()
+            self._requests.close()
             self.finished.set()
 
     def stop(self) -> None:
         """Drain and end, as after a first signal; a second call ends at once."""
-        self.requests.add()
-
-    def _make_keeper(self, interval: float) -> Keeper:
-        return Keeper(
-            # Twice as many as tasks: a settled run's row can be locked while its place is taken again.
-            places=2 * self.concurrency,
-            interval=interval,
-            params=lambda: self._connections.params(self.using),
-            role=self._connections.role(),
-            worker_id=self.worker_id,
-        )
+        self._requests.add()
 
     def _refuse_open_transaction(self) -> None:
-        if connections[self.using].in_atomic_block:
+        if connections[self.plan.using].in_atomic_block:
             raise ConfigurationError(
                 "a worker cannot run inside a transaction, as in a TestCase: its own connections would not see"
                 " what that has enqueued. Use tenantfair.testing.drain() there"
             )
 
     def _prepare(self) -> None:
-        schema.verify(self.using)
-        policy.synchronize(self.using)
+        schema.verify(self.plan.using)
+        policy.synchronize(self.plan.using)
 
     def _prepare_patiently(self) -> bool:
-        """Verify and synchronise, waiting for a database that is away; False when asked to stop meanwhile."""
+        """Verify and synchronise, waiting for the database; False when asked to stop."""
         failures = 0
-        while self.requests.count == 0:
+        while self._requests.count == 0:
             try:
                 self._connections.probe()
                 with self._connections.own():
@@ -201,126 +135,73 @@ class Worker:
                 return True
             except (OperationalError, InterfaceError) as error:
                 failures += 1
-                logger.warning(
-                    "The database cannot be reached: %s", str(error).strip(), extra=self._extra("database_away")
+                self._log(
+                    logging.WARNING, "database_away", "The database cannot be reached: %s", str(error).strip()
                 )
-                self.requests.wait(backoff(failures, longest=_LONGEST_BACKOFF))
+                self._requests.wait(backoff(failures, longest=_LONGEST_BACKOFF))
         return False
 
-    def _start(self) -> None:
-        metrics.connect()
-        if self._metrics_server:
-            self._metrics_server.start()
-        if self._keeper:
-            self._keeper.ensure_running()
-        services: dict[str, Callable[[], None]] = {
-            "heartbeat": self._heartbeat.run,
-            "completer": self._completer.run,
-            "dispatcher": self._dispatch,
-        }
-        if self._listener:
-            services["listener"] = self._listener.run
-        for name, run in services.items():
-            thread = threading.Thread(target=run, name=f"tenantfair-{name}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        metrics.increment("tenantfair_worker_events_total", event="started")
-        logger.info(
-            "Worker %s started on %r with %d places",
-            self.worker_id,
-            self.using,
-            self.concurrency,
-            extra=self._extra("worker_started"),
+    def _work(self) -> int:
+        crew = Crew(
+            self.plan,
+            self._connections,
+            prepare=self._prepare,
+            on_ended=self._requests.poke,
+            report=self._report,
         )
-
-    def _dispatch(self) -> None:
         try:
-            self._dispatcher.run()
+            crew.start()
+            self._log(
+                logging.INFO,
+                "worker_started",
+                "Worker %s started on %r with %d places",
+                self.plan.worker_id,
+                self.plan.using,
+                self.plan.concurrency,
+            )
+            self._supervise(crew)
+            code = self._drain(crew)
         finally:
-            self.requests.poke()
-
-    def _supervise(self) -> None:
-        """Return when the worker is asked to stop, or the dispatcher has ended by itself."""
-        while self.requests.count == 0 and not self._dispatcher.stopping:
-            if self._keeper:
-                self._keeper.ensure_running()
-            self._show_health()
-            self.requests.wait(_SUPERVISE_SECONDS)
-
-    def _show_health(self) -> None:
-        """Keep the health file fresh while the threads that talk to the database get their answers."""
-        if self._health_file is None:
-            return
-        oldest = min(self._dispatcher.beat, self._heartbeat.beat + self.settings.heartbeat_seconds)
-        if time.monotonic() - oldest < _STALE_SECONDS and all(
-            thread.is_alive() for thread in self._threads if thread.name != "tenantfair-listener"
-        ):
-            touch(self._health_file)
-
-    def _launch(self, lease: Lease) -> bool:
-        holding = self._holdings.take(lease)
-        if not self._dispatcher.stopping and self.requests.count == 0:
-            try:
-                self._executor.launch(holding)
-                return True
-            except RuntimeError:
-                metrics.increment("tenantfair_worker_events_total", event="launch_error")
-                logger.exception(
-                    "Run %s could not be started and is released",
-                    lease.run_id,
-                    extra=self._extra("launch_failed") | {"run_id": str(lease.run_id)},
-                )
-        self._completer.put(holding, Released(lease, started=False), 0.0)
-        return False
-
-    def _drain(self) -> int:
-        """Claim no more, give back what has not begun, and wait for the rest until the drain timeout."""
-        deadline = time.monotonic() + self.drain_timeout
-        metrics.increment("tenantfair_worker_events_total", event="draining")
-        logger.info("Worker %s drains", self.worker_id, extra=self._extra("worker_draining"))
-        self._dispatcher.stop()
-        self._holdings.draining.set()
-        for holding in self._executor.take_unstarted():
-            self._completer.put(holding, Released(holding.lease, started=False), 0.0)
-        dispatcher = next(thread for thread in self._threads if thread.name == "tenantfair-dispatcher")
-        while dispatcher.is_alive() or len(self._holdings) > 0:
-            self._show_health()
-            if self.requests.count > 1:
-                return self._abandon(EXIT_FORCED)
-            if time.monotonic() > deadline:
-                return self._abandon(EXIT_UNDRAINED)
-            if self._keeper:
-                self._keeper.ensure_running()
-            if not self._holdings.wait_until_empty(0.05):
-                continue
-            dispatcher.join(0.05)
-        return EXIT_DRAINED if self._close() else EXIT_UNDRAINED
-
-    def _abandon(self, code: int) -> int:
-        logger.warning(
-            "Worker %s leaves %d runs to the end of their leases",
-            self.worker_id,
-            len(self._holdings),
-            extra=self._extra("worker_abandoned"),
-        )
+            crew.close_keeper()
+        if code == EXIT_DRAINED and crew.dispatcher.fatal is not None:
+            raise crew.dispatcher.fatal
         return code
 
-    def _close(self) -> bool:
-        """End all threads; False when one does not."""
-        self._completer.stop()
-        self._heartbeat.stop()
-        if self._listener:
-            self._listener.stop()
-        if self._metrics_server:
-            self._metrics_server.stop()
-        ended = self._executor.stop(_CLOSING_SECONDS)
-        deadline = time.monotonic() + _CLOSING_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-            ended = ended and not thread.is_alive()
-        metrics.increment("tenantfair_worker_events_total", event="stopped")
-        logger.info("Worker %s stopped", self.worker_id, extra=self._extra("worker_stopped"))
-        return ended
+    def _supervise(self, crew: Crew) -> None:
+        """Return when the worker is asked to stop, or the dispatcher has ended by itself."""
+        while self._requests.count == 0 and not crew.dispatcher.stopping:
+            self._look_after(crew)
+            self._requests.wait(_SUPERVISE_SECONDS)
+
+    def _look_after(self, crew: Crew) -> None:
+        crew.check_keeper()
+        if self.plan.health_file is not None and crew.healthy:
+            self.plan.health_file.touch()
+
+    def _drain(self, crew: Crew) -> int:
+        """Claim no more, give back what has not begun, and wait for the rest until the drain timeout."""
+        deadline = time.monotonic() + self.plan.drain_timeout
+        self._log(logging.INFO, "worker_draining", "Worker %s drains", self.plan.worker_id)
+        crew.begin_to_drain()
+        while not crew.wait_until_drained(_DRAIN_STEP_SECONDS):
+            self._look_after(crew)
+            if self._requests.count > 1:
+                return self._abandon(crew, EXIT_FORCED)
+            if time.monotonic() > deadline:
+                return self._abandon(crew, EXIT_UNDRAINED)
+        ended = crew.close()
+        self._log(logging.INFO, "worker_stopped", "Worker %s stopped", self.plan.worker_id)
+        return EXIT_DRAINED if ended else EXIT_UNDRAINED
+
+    def _abandon(self, crew: Crew, code: int) -> int:
+        self._log(
+            logging.WARNING,
+            "worker_abandoned",
+            "Worker %s leaves %d runs to the end of their leases",
+            self.plan.worker_id,
+            len(crew.holdings),
+        )
+        return code
 
     def _report(self, event: str, **facts: Any) -> None:
         if self._on_event is None:
@@ -330,5 +211,8 @@ class Worker:
         except Exception:  # an observer can spoil nothing
             logger.exception("An observer of the worker failed", extra=self._extra("observer_failed"))
 
-    def _extra(self, event: str) -> dict[str, Any]:
-        return {"event": event, "worker_id": self.worker_id}
+    def _log(self, level: int, event: str, message: str, *arguments: object) -> None:
+        logger.log(level, message, *arguments, extra=self._extra(event))
+
+    def _extra(self, event: str) -> dict[str, str]:
+        return {"event": event, "worker_id": self.plan.worker_id}

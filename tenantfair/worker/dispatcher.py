@@ -3,8 +3,8 @@
 A poll asks first whether anything could be granted. If so it claims for all free places, and after a call
 that left places free it claims again at once until the cursor has passed where the first call began, one
 lap on. Then it waits: for a random part of the poll interval, and after a lap that granted nothing at least
-twenty times as long as the lap took. A request ends the wait early: a freed place, a notification. Any number of them
-during a poll are one more poll.
+twenty times as long as the lap took. A request, which a freed place or a notification makes, ends the wait
+early. Any number of them during a poll are one more poll.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Dispatcher:
 
     `launch` returns False when the lease could not be started and was given back. `prepare` verifies the
     schema and synchronises the policy; it is called again when a claim says that something of these has
-    changed. What it raises then, or a domain that can never be claimed from, is `fatal` and ends the dispatcher.
+    changed. What it raises then, or a domain that can never be claimed from, is `fatal` and ends all polls.
     With `until_idle` it ends at the first poll that finds nothing while `busy()` is False; after `limit`
     launches it ends as well.
     """

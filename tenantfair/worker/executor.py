@@ -69,7 +69,7 @@ class Executor:
                 taken.append(holding)
 
     def stop(self, seconds: float) -> bool:
-        """End the idle threads, and the others after their task; False when some last longer than `seconds`."""
+        """End the threads, each after its task; False when some last longer than `seconds`."""
         with self._lock:
             threads = list(self._threads)
         for _ in threads:
@@ -101,7 +101,11 @@ class Executor:
                 "Run %s: the worker failed around the task",
                 holding.lease.run_id,
                 exc_info=True,
-                extra={"event": "executor_failed", "run_id": str(holding.lease.run_id), "worker_id": self._worker_id},
+                extra={
+                    "event": "executor_failed",
+                    "run_id": str(holding.lease.run_id),
+                    "worker_id": self._worker_id,
+                },
             )
         with self._lock:
             self._spare += 1

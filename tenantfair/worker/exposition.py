@@ -1,18 +1,12 @@
-"""What a supervisor and a scraper see of a worker: a file that stays fresh, and counters over HTTP."""
+"""What a scraper sees of a worker: its counters over HTTP."""
 
 from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 from tenantfair import metrics
-
-
-def touch(path: Path) -> None:
-    """Make the file's modification time now, creating the file if need be."""
-    path.touch()
 
 
 class MetricsServer:
@@ -22,7 +16,10 @@ class MetricsServer:
         self._server = ThreadingHTTPServer((host, port), _Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="tenantfair-metrics", daemon=True, kwargs={"poll_interval": 0.5}
+            target=self._server.serve_forever,
+            name="tenantfair-metrics",
+            daemon=True,
+            kwargs={"poll_interval": 0.5},
         )
 
     @property

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,7 +97,9 @@ class Keeper:
             self._process.stdin.write(json.dumps(self._configuration()).encode() + b"\n")
             self._process.stdin.flush()
         except OSError:
-            logger.warning("The keeper process cannot be started", exc_info=True, extra=self._extra("keeper_failed"))
+            logger.warning(
+                "The keeper process cannot be started", exc_info=True, extra=self._extra("keeper_failed")
+            )
 
     def stop(self) -> None:
         """End the process; it notices that its input has closed."""
@@ -109,10 +112,8 @@ class Keeper:
         if process is None:
             return
         assert process.stdin is not None  # noqa: S101 - a pipe was asked for
-        try:
+        with suppress(OSError):  # it may have died before it read its configuration
             process.stdin.close()
-        except OSError:
-            pass  # died before it read its configuration
         try:
             process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -5,7 +5,7 @@ only when the worker's last renewal is more than one and a half intervals old an
 time since the last look. It connects when that first happens, and ends when its input closes or its parent is
 another process.
 
-Renewals are fenced by run id and claim token, so a row of the table that is stale or half written renews nothing.
+Renewals are fenced by run id and claim token: a stale or half written row of the table renews nothing.
 """
 
 import json
@@ -89,10 +89,11 @@ class _Keeping:
 
 
 def cpu_time(pid: int) -> str:
-    """Return the CPU time that a process has used, in whatever form the system tells it; it only ever grows."""
+    """Return the CPU time that a process has used, in whatever form the system tells it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            # The name, in parentheses, may hold anything. After it: state is field 3, utime and stime 14 and 15.
+            # The name, in parentheses, may hold anything. The state follows as field 3, utime and stime
+            # are fields 14 and 15.
             after_name = stat.read().rpartition(")")[2].split()
         return " ".join(after_name[11:13])
     except OSError:

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -51,19 +52,15 @@ class StopRequests:
 
     def poke(self) -> None:
         """Wake the waiter without a request."""
-        try:
+        with suppress(OSError):  # full, so the waiter wakes anyway, or closed, so nobody waits
             os.write(self._writer, b"\0")
-        except OSError:
-            pass  # full, so the waiter wakes anyway, or closed, so nobody waits
 
     def wait(self, seconds: float) -> None:
         """Wait for a signal or a poke, at most `seconds`."""
         select.select([self._reader], [], [], max(0.0, seconds))
-        try:
+        with suppress(BlockingIOError):
             while os.read(self._reader, 512):
                 pass
-        except BlockingIOError:
-            pass
 
     def close(self) -> None:
         """Give the pipe back."""

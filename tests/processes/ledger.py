@@ -19,7 +19,14 @@ VARIABLE = "PROCESS_LEDGER"
 
 def write(event: str, run_id: object, tenant: str | None, **facts: Any) -> None:
     """Append one line; a single write to a file opened for appending is never torn."""
-    line = {"event": event, "run": str(run_id), "tenant": tenant, "pid": os.getpid(), "at": time.monotonic(), **facts}
+    line = {
+        "event": event,
+        "run": str(run_id),
+        "tenant": tenant,
+        "pid": os.getpid(),
+        "at": time.monotonic(),
+        **facts,
+    }
     handle = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(handle, (json.dumps(line) + "\n").encode())
@@ -67,7 +74,7 @@ class Ledger:
     def most_at_once(self, *, gone: dict[int, float] | None = None) -> dict[str | None, int]:
         """Return, by tenant, how many executions ran at the same time at most.
 
-        `gone` says when a process was killed or lost its leases: what it had not ended by then counts no longer.
+        `gone` says when a process was killed or stopped: what it had not ended by then counts no longer.
         """
         changes: dict[str | None, list[tuple[float, int]]] = defaultdict(list)
         for execution in self.executions():

@@ -78,7 +78,9 @@ class WorkerProcess:
         until(lambda: text in self.said() or self._ended_without(text), f"the worker says {text!r}")
 
     def _ended_without(self, text: str) -> bool:
-        assert self.process.poll() is None or text in self.said(), f"the worker ended; it said:\n{self.said()}"
+        assert self.process.poll() is None or text in self.said(), (
+            f"the worker ended; it said:\n{self.said()}"
+        )
         return False
 
     def end(self) -> None:

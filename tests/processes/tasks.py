@@ -1,4 +1,4 @@
-"""Tasks that worker processes run in tests; they signal through the ledger and wait at gates, which are FIFOs."""
+"""Tasks that worker processes run in tests: they tell the ledger, and wait at gates, which are FIFOs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.processes import ledger
 
 
 def pass_gate(gate: str) -> None:
-    """Return once the test has opened the gate; opening a FIFO waits for its writer, reading for its close."""
+    """Return once the test has opened the gate: a FIFO opens when it has a writer and ends with it."""
     with Path(gate).open("rb") as opened:
         opened.read()
 

@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped or fighting over a slot: caps hold, nothing is lost, no late write counts."""
+"""Workers killed, stopped, or two for one slot: caps hold, nothing is lost, no late write counts."""
 
 from __future__ import annotations
 

@@ -40,7 +40,10 @@ def test_a_server_crash_under_load_loses_nothing_and_breaks_no_cap(own_stage: St
     with stage.watched():
         for crash in (1, 2, 3):
             ends = len(stage.ledger.events("end"))
-            until(lambda ends=ends: len(stage.ledger.events("end")) > min(ends + 30, 1199), f"work before crash {crash}")
+            until(
+                lambda ends=ends: len(stage.ledger.events("end")) > min(ends + 30, 1199),
+                f"work before crash {crash}",
+            )
             stage.server.restart("immediate")
         gate.open()
         stage.until_all("completed")
@@ -99,7 +102,8 @@ def test_a_claim_function_that_is_replaced_by_one_like_it_disturbs_nothing(stage
     (definition,) = stage.query("SELECT pg_get_functiondef('tenantfair_claim'::regproc) AS sql")
 
     stage.query(
-        "DROP FUNCTION tenantfair_claim(timestamptz, timestamptz, integer, integer, text, boolean); " + definition["sql"]
+        "DROP FUNCTION tenantfair_claim(timestamptz, timestamptz, integer, integer, text, boolean); "
+        + definition["sql"]
     )
     stage.enqueue("quick", count=50)
 
@@ -107,7 +111,9 @@ def test_a_claim_function_that_is_replaced_by_one_like_it_disturbs_nothing(stage
     assert len(stage.ledger.events("start")) == 100
 
 
-def test_a_worker_without_a_default_cap_exits_78_with_the_line_to_paste(make_stage: Callable[..., Stage]) -> None:
+def test_a_worker_without_a_default_cap_exits_78_with_the_line_to_paste(
+    make_stage: Callable[..., Stage],
+) -> None:
     stage = make_stage(DEFAULT_MAX_ACTIVE_RUNS=None)
 
     worker = stage.start_worker(ready=False)

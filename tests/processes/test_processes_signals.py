@@ -13,7 +13,9 @@ from tests.processes.stage import Stage, until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_running_task_end_and_its_result_count(stage: Stage, number: signal.Signals) -> None:
+def test_a_signal_lets_the_running_task_end_and_its_result_count(
+    stage: Stage, number: signal.Signals
+) -> None:
     gate = stage.gate()
     worker = stage.start_worker()
     (run_id,) = stage.enqueue("hold", str(gate))
@@ -37,10 +39,13 @@ def test_an_idle_worker_ends_at_once(stage: Stage) -> None:
     worker.signal(signal.SIGTERM)
 
     assert worker.exit_code() == 0
-    assert stage.query(
-        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        " AND application_name <> ''"
-    ) == []
+    assert (
+        stage.query(
+            "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND application_name <> ''"
+        )
+        == []
+    )
 
 
 def test_a_task_that_sees_the_drain_yields_and_goes_on_elsewhere(stage: Stage) -> None:
@@ -104,7 +109,9 @@ def test_signals_at_any_moment_lose_no_run_and_leave_none_claimed(stage: Stage) 
             worker = stage.start_worker()
             done = len(stage.ledger.events("end"))
             until(
-                lambda done=done, more=round_number: len(stage.ledger.events("end")) > min(done + 5 * more, 299),
+                lambda done=done, more=round_number: (
+                    len(stage.ledger.events("end")) > min(done + 5 * more, 299)
+                ),
                 "the worker gets some way",
             )
             worker.signal(signal.SIGTERM)
@@ -118,13 +125,17 @@ def test_signals_at_any_moment_lose_no_run_and_leave_none_claimed(stage: Stage) 
     assert max(stage.ledger.most_at_once().values()) <= 2
 
 
-def test_the_keeper_ends_with_its_worker_and_is_replaced_when_it_dies(make_stage: Callable[..., Stage]) -> None:
+def test_the_keeper_ends_with_its_worker_and_is_replaced_when_it_dies(
+    make_stage: Callable[..., Stage],
+) -> None:
     stage = make_stage()
     worker = stage.start_worker()
     first = until(lambda: _children(worker.pid), "the worker has a keeper")
 
     os.kill(first[0], signal.SIGKILL)
-    second = until(lambda: [pid for pid in _children(worker.pid) if pid not in first], "there is another keeper")
+    second = until(
+        lambda: [pid for pid in _children(worker.pid) if pid not in first], "there is another keeper"
+    )
     # A signal to the whole process group or control group must not end it before its worker.
     os.kill(second[0], signal.SIGTERM)
     worker.signal(signal.SIGKILL)

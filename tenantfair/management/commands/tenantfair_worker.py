@@ -24,9 +24,9 @@ _LONGEST_SECONDS: Final = 86_400.0
 HELP: Final = """\
 Claim runs of one fairness domain (one database and schema) and run them until told to stop.
 
-There is no --queue: caps and rotation hold for all the work of a domain together, and a worker that skipped some
-of it would make a scope wait while its turn and its slots are used up. A queue name is checked and shown,
-and does not route. For work that must run elsewhere use another database or schema.
+There is no --queue: caps and rotation hold for all the work of a domain together, and a worker that skipped
+some of it would make a scope wait while its turn and its slots are used up. A queue name is checked and
+shown, and does not route. For work that must run elsewhere use another database or schema.
 
 SIGTERM or SIGINT drains: nothing more is claimed, what has not begun is given back, running tasks may end or
 yield until --drain-timeout. A second signal ends the process at once.
@@ -51,10 +51,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--concurrency", type=_places, metavar="N", help='tasks at once; TENANTFAIR["CONCURRENCY"] unless given'
+            "--concurrency",
+            type=_places,
+            metavar="N",
+            help='tasks at once; TENANTFAIR["CONCURRENCY"] unless given',
         )
         parser.add_argument("--batch", action="store_true", help="end, with 0, once nothing is due")
-        parser.add_argument("--max-tasks", type=_positive, metavar="N", help="start N tasks, then drain and end with 0")
+        parser.add_argument(
+            "--max-tasks", type=_positive, metavar="N", help="start N tasks, then drain and end with 0"
+        )
         parser.add_argument(
             "--interval",
             type=_interval,
@@ -71,17 +76,19 @@ class Command(BaseCommand):
             "--worker-id",
             type=_worker_id,
             metavar="ID",
-            help="how the worker is called in logs and in the database, which proves nothing (default: host:pid:random)",
+            help="name in logs and in the database; information only (default: host:pid:random)",
         )
         parser.add_argument(
             "--database", metavar="ALIAS", help='database alias; TENANTFAIR["DATABASE"] unless given'
         )
-        parser.add_argument("--no-listen", action="store_true", help="only poll; hold no connection for LISTEN")
+        parser.add_argument(
+            "--no-listen", action="store_true", help="only poll; hold no connection for LISTEN"
+        )
         parser.add_argument(
             "--health-file",
             type=Path,
             metavar="PATH",
-            help="file touched about once a second while the database answers; stale after 30 s without an answer",
+            help="file touched once a second, unless the database has not answered for 30 s",
         )
         parser.add_argument(
             "--metrics-port",
@@ -99,7 +106,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         alias = options["database"]
         if alias is not None and alias not in django_settings.DATABASES:
-            raise CommandError(f"--database must name a key of DATABASES, not {alias!r}", returncode=EXIT_USAGE)
+            raise CommandError(
+                f"--database must name a key of DATABASES, not {alias!r}", returncode=EXIT_USAGE
+            )
         _show_log(options["verbosity"])
         ends_by_itself = options["batch"] or options["max_tasks"] is not None
         reloads = options["reload"]
@@ -143,7 +152,7 @@ class Command(BaseCommand):
 
         def drain() -> None:
             worker.stop()
-            worker.finished.wait(timeout=worker.drain_timeout)
+            worker.finished.wait(timeout=worker.plan.drain_timeout)
 
         atexit.register(drain)
         self._run(worker)
@@ -155,7 +164,9 @@ class Command(BaseCommand):
         if code == EXIT_FORCED:
             self.stderr.write("Forced to stop; running tasks were cut off.")
         else:
-            self.stderr.write("Not drained in time; the remaining runs go on elsewhere when their leases end.")
+            self.stderr.write(
+                "Not drained in time; the remaining runs go on elsewhere when their leases end."
+            )
         logging.shutdown()
         self.stdout.flush()
         self.stderr.flush()
@@ -164,7 +175,7 @@ class Command(BaseCommand):
 
 
 def _show_log(verbosity: int) -> None:
-    """Let the worker's messages be seen on a terminal whose project configures no logging for them."""
+    """Show the worker's messages where the project configures no logging for them."""
     logger = logging.getLogger("tenantfair")
     if verbosity == 0 or logger.hasHandlers():
         return

@@ -10,20 +10,10 @@ from django.core.management.base import BaseCommand, CommandError
 
 from example_project.engines import LEGACY, TENANT_FAIR
 from example_project.processes import ChildFailed, Stopped, stoppable
-from example_project.replay.figures import jain, percentile
+from example_project.replay.printing import about, table
 from example_project.replay.run import Pace, Replayed, replay
 from example_project.replay.swf import Log, UnreadableLog, read_log
 from example_project.report import verdict_lines
-
-_NOTE = (
-    "Note: this log gives no submit times; what stands in their place are start times.\n"
-    "The waits below are those of jobs submitted when the originals started."
-)
-
-_JAIN = (
-    "\nSlowdown is (wait + run) / run. Jain's index of the tenants' slowdowns is 1 when all are slowed down alike,\n"
-    "which one queue for all brings about by making everybody wait for the busiest."
-)
 
 
 class Command(BaseCommand):
@@ -58,7 +48,7 @@ class Command(BaseCommand):
         for number, reason in log.problems:
             self.stderr.write(f"line {number} skipped: {reason}")
         pace = Pace(_speed(log, options["speed"], options["seconds"]), options["concurrency"], options["cap"])
-        self.stdout.write(_about(path, log, pace))
+        self.stdout.write(about(path.name, log, pace))
         try:
             with stoppable():
                 results = [
@@ -69,7 +59,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         except Stopped as stop:
             raise SystemExit(stop.code) from stop
-        self.stdout.write("\n" + _table(*results))
+        self.stdout.write("\n" + table(*results))
         self._judge(results)
 
     def _judge(self, results: Iterable[Replayed]) -> None:
@@ -86,45 +76,9 @@ class Command(BaseCommand):
             raise CommandError("; ".join(broken))
 
 
-def _about(path: Path, log: Log, pace: Pace) -> str:
-    users = len({job.user for job in log.jobs})
-    span = log.jobs[-1].submit - log.jobs[0].submit
-    load = sum(job.run for job in log.jobs) / span / pace.concurrency if span else float("inf")
-    lines = [
-        f"{path.name}: {len(log.jobs):,} jobs of {users} users over {span / 3600:,.1f} hours,"
-        f" {len(log.problems)} bad lines skipped.",
-        f"Replayed {pace.speed:,.0f} times as fast by one worker with {pace.concurrency} threads,"
-        f" which keeps it {load:.0%} busy.",
-        f"TenantFair admits at most {pace.cap} runs of a user at a time.",
-    ]
-    return "\n".join([*lines, _NOTE] if log.submits_are_starts else lines)
-
-
 def _speed(log: Log, speed: float | None, seconds: float) -> float:
     span = log.jobs[-1].submit - log.jobs[0].submit
     return speed or span / seconds or 1.0
-
-
-def _table(left: Replayed, right: Replayed) -> str:
-    """Return the tenants' waits in seconds of compressed time, the busiest tenant first."""
-    columns = "".join(f"{name:>9}" for name in ("p50", "p95", "max", "slowdown"))
-    lines = [
-        f"{'waits in seconds':24}" + "".join(f"{each.engine.name:^39}" for each in (left, right)),
-        f"{'tenant':16}{'jobs':>8}" + f"   {columns}" * 2,
-    ]
-    nothing = f"   {'-':>9}{'-':>9}{'-':>9}{'-':>9}"
-    counts = {user: figures.jobs for each in (left, right) for user, figures in each.tenants.items()}
-    for user in sorted(counts, key=lambda name: (-counts[name], name)):
-        cells = (
-            f"   {each.p50:9.3f}{each.p95:9.3f}{each.longest:9.3f}{each.slowdown:9.1f}" if each else nothing
-            for each in (left.tenants.get(user), right.tenants.get(user))
-        )
-        lines.append(f"{user:16}{counts[user]:8,}" + "".join(cells))
-    indices = (
-        f"{jain([each.slowdown for each in result.tenants.values()]):39.3f}" for result in (left, right)
-    )
-    lines.append(f"{'Jain index of slowdowns':24}" + "".join(indices))
-    return "\n".join(lines)
 
 
 def _whole(text: str) -> int:

@@ -1,0 +1,214 @@
+"""The parts of one worker, wired together, with the threads they run in."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tenantfair import metrics
+from tenantfair.claim.base import Lease
+from tenantfair.conf import Settings
+from tenantfair.runs import Released
+from tenantfair.worker.completer import Completer
+from tenantfair.worker.database import WorkerConnections
+from tenantfair.worker.dispatcher import Dispatcher
+from tenantfair.worker.executor import Executor
+from tenantfair.worker.exposition import MetricsServer
+from tenantfair.worker.heartbeat import Heartbeat
+from tenantfair.worker.holdings import Holdings
+from tenantfair.worker.keeper import Keeper
+from tenantfair.worker.listener import Listener
+
+logger = logging.getLogger("tenantfair.worker")
+
+_CLOSING_SECONDS: Final = 5.0
+_STALE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a worker has been asked to be. Times are seconds."""
+
+    settings: Settings
+    using: str
+    concurrency: int
+    interval: float
+    drain_timeout: float
+    worker_id: str
+    until_idle: bool
+    max_tasks: int | None
+    listen: bool
+    health_file: Path | None
+    metrics_address: tuple[str, int] | None
+
+
+class Crew:
+    """`prepare` verifies and synchronises the domain; `on_ended` is called when the dispatcher has ended."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        connections_of: WorkerConnections,
+        *,
+        prepare: Callable[[], None],
+        on_ended: Callable[[], None],
+        report: Callable[..., None],
+    ) -> None:
+        self.plan = plan
+        self._on_ended = on_ended
+        self._threads: dict[str, threading.Thread] = {}
+        self._beat_seconds = plan.settings.heartbeat_seconds
+        self.keeper = self._make_keeper(connections_of) if Keeper.supported else None
+        self.holdings = Holdings(
+            places=plan.concurrency,
+            write_place=self.keeper.write_place if self.keeper else None,
+            on_freed=self._poll,
+        )
+        self.heartbeat = Heartbeat(
+            connections_of=connections_of,
+            holdings=self.holdings,
+            interval=self._beat_seconds,
+            worker_id=plan.worker_id,
+            on_renewed=self.keeper.renewed if self.keeper else lambda: None,
+        )
+        self.completer = Completer(
+            connections_of=connections_of,
+            holdings=self.holdings,
+            worker_id=plan.worker_id,
+            counts_releases=plan.settings.engine == "tenant_fair",
+            report=report,
+        )
+        self.executor = Executor(using=plan.using, worker_id=plan.worker_id, on_outcome=self.completer.put)
+        self.dispatcher = Dispatcher(
+            connections_of=connections_of,
+            free=lambda: self.holdings.free,
+            busy=lambda: len(self.holdings) > 0,
+            launch=self.launch,
+            prepare=prepare,
+            interval=plan.interval,
+            until_idle=plan.until_idle,
+            limit=plan.max_tasks,
+            worker_id=plan.worker_id,
+            report=report,
+        )
+        self._listener: Listener | None = None
+        if plan.listen:
+            alias = plan.settings.listen_database or plan.using
+            self._listener = Listener(
+                params=lambda: connections_of.params(alias), on_wakeup=self._poll, worker_id=plan.worker_id
+            )
+        self._metrics_server = MetricsServer(*plan.metrics_address) if plan.metrics_address else None
+
+    def start(self) -> None:
+        """Start all threads, and the keeper process."""
+        metrics.connect()
+        if self._metrics_server:
+            self._metrics_server.start()
+        self.check_keeper()
+        services: dict[str, Callable[[], None]] = {
+            "heartbeat": self.heartbeat.run,
+            "completer": self.completer.run,
+            "dispatcher": self._dispatch,
+        }
+        if self._listener:
+            services["listener"] = self._listener.run
+        for name, run in services.items():
+            self._threads[name] = threading.Thread(target=run, name=f"tenantfair-{name}", daemon=True)
+            self._threads[name].start()
+        metrics.increment("tenantfair_worker_events_total", event="started")
+
+    def launch(self, lease: Lease) -> bool:
+        """Start a lease. False: it was given back, for it cannot be started or the worker stops."""
+        holding = self.holdings.take(lease)
+        if not self.dispatcher.stopping:
+            try:
+                self.executor.launch(holding)
+                return True
+            except RuntimeError:
+                metrics.increment("tenantfair_worker_events_total", event="launch_error")
+                logger.exception(
+                    "Run %s could not be started and is released",
+                    lease.run_id,
+                    extra={
+                        "event": "launch_failed",
+                        "run_id": str(lease.run_id),
+                        "worker_id": self.plan.worker_id,
+                    },
+                )
+        self.completer.put(holding, Released(lease, started=False), 0.0)
+        return False
+
+    def begin_to_drain(self) -> None:
+        """Claim no more, give back what has not begun, and let running tasks know."""
+        metrics.increment("tenantfair_worker_events_total", event="draining")
+        self.dispatcher.stop()
+        self.holdings.draining.set()
+        for holding in self.executor.take_unstarted():
+            self.completer.put(holding, Released(holding.lease, started=False), 0.0)
+
+    def wait_until_drained(self, seconds: float) -> bool:
+        """Wait for the claim in flight and for the last holding to go; False when it took longer."""
+        deadline = time.monotonic() + seconds
+        dispatcher = self._threads["dispatcher"]
+        dispatcher.join(seconds)
+        return not dispatcher.is_alive() and self.holdings.wait_until_empty(
+            max(0.0, deadline - time.monotonic())
+        )
+
+    def close(self) -> bool:
+        """End all threads of a drained worker; False when one does not end."""
+        self.completer.stop()
+        self.heartbeat.stop()
+        if self._listener:
+            self._listener.stop()
+        if self._metrics_server:
+            self._metrics_server.stop()
+        ended = self.executor.stop(_CLOSING_SECONDS)
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        for thread in self._threads.values():
+            thread.join(max(0.0, deadline - time.monotonic()))
+            ended = ended and not thread.is_alive()
+        metrics.increment("tenantfair_worker_events_total", event="stopped")
+        return ended
+
+    def check_keeper(self) -> None:
+        """Start the keeper process if it does not run."""
+        if self.keeper:
+            self.keeper.ensure_running()
+
+    def close_keeper(self) -> None:
+        """End the keeper process."""
+        if self.keeper:
+            self.keeper.stop()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the threads that talk to the database run and have had its answers of late."""
+        oldest = min(self.dispatcher.beat, self.heartbeat.beat + self._beat_seconds)
+        return time.monotonic() - oldest < _STALE_SECONDS and all(
+            thread.is_alive() for name, thread in self._threads.items() if name != "listener"
+        )
+
+    def _poll(self) -> None:
+        self.dispatcher.request()
+
+    def _dispatch(self) -> None:
+        try:
+            self.dispatcher.run()
+        finally:
+            self._on_ended()
+
+    def _make_keeper(self, connections_of: WorkerConnections) -> Keeper:
+        return Keeper(
+            # Twice as many as tasks: a settled run's row can be locked while its place is taken again.
+            places=2 * self.plan.concurrency,
+            interval=self._beat_seconds,
+            params=lambda: connections_of.params(self.plan.using),
+            role=connections_of.role(),
+            worker_id=self.plan.worker_id,
+        )

@@ -1,0 +1,221 @@
+"""What holds for every page of the admin: content security, themes, languages, staff limited to tenants."""
+
+from __future__ import annotations
+
+import ast
+import gettext
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.urls import get_resolver
+
+import tenantfair
+from tenantfair import policy
+from tenantfair.models import Partition
+from tests.admin_pages import (
+    EVERYTHING,
+    OVERVIEW_URL,
+    POLICY_URL,
+    page_of,
+    partition_url,
+    partitions_url,
+    person,
+    run_url,
+    runs_url,
+)
+from tests.factories import STATES, policy_in_force, run_in
+
+pytestmark = pytest.mark.django_db
+
+PACKAGE = Path(tenantfair.__file__).parent
+GERMAN = PACKAGE / "locale" / "de" / "LC_MESSAGES"
+TRANSLATED = {
+    "_",
+    "gettext",
+    "gettext_lazy",
+    "ngettext",
+    "ngettext_lazy",
+}
+
+
+@pytest.fixture(autouse=True)
+def domain() -> None:
+    policy_in_force()
+    for name in STATES:
+        run_in(name, errors=[{"exception_class_path": "a.B", "traceback": "c"}])
+    run_in("claimed", tenant_id=None)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tenantfair_fold()")
+    policy.put_override("acme", 1)
+
+
+def every_page(client: Client) -> Iterator[str]:
+    """Yield the HTML of every kind of page that this app adds to the admin."""
+    newest = run_in("failed").pk
+    for url in (
+        "/admin/",
+        "/admin/tenantfair/",
+        runs_url(),
+        runs_url("?state=failed&scope=acme"),
+        runs_url("?q=nothing"),
+        run_url(newest),
+        run_url(newest).replace("change", "history"),
+        partitions_url(),
+        partition_url("acme"),
+        partition_url(" tenantless"),
+        partition_url("acme", "history"),
+        "/admin/tenantfair/partition/add/",
+        OVERVIEW_URL,
+        OVERVIEW_URL + "?refresh",
+        POLICY_URL,
+    ):
+        response = client.get(url)
+        assert response.status_code == 200, url
+        yield response.content.decode()
+    for url, fields in (
+        (runs_url(), {"action": "cancel_runs", "_selected_action": newest}),
+        (runs_url(), {"action": "retry_runs", "_selected_action": newest}),
+        (partitions_url(), {"action": "reset_overrides", "_selected_action": ["acme", " tenantless"]}),
+        (partition_url("acme"), {"max_active": 4, "expected_version": 7}),
+        (POLICY_URL, {"max_active": 0, "scan_budget": 32, "expected_version": 1}),
+    ):
+        response = client.post(url, fields)
+        assert response.status_code == 200, url
+        yield response.content.decode()
+
+
+def test_a_strict_content_security_policy_refuses_nothing() -> None:
+    from tests.admin_pages import Page
+
+    for html in every_page(person(*EVERYTHING)):
+        assert Page(html).forbidden == [], html[:300]
+
+
+def test_colours_come_from_the_admins_variables_alone() -> None:
+    css = (PACKAGE / "static" / "tenantfair" / "admin.css").read_text()
+    without_comments = re.sub(r"/\*.*?\*/", "", css, flags=re.DOTALL)
+
+    colours = re.findall(r"(?:color|background|border)[a-z-]*:\s*([^;]+);", without_comments)
+    assert len(colours) > 10
+    assert [value for value in colours if re.search(r"#|rgb|hsl|white|black", value)] == []
+    assert "url(" not in css
+    assert "@import" not in css
+
+
+def test_a_page_speaks_the_readers_language() -> None:
+    client = person(*EVERYTHING)
+
+    with_german = client.get(partitions_url(), headers={"accept-language": "de"}).content.decode()
+
+    assert "Übersicht" not in client.get(partitions_url()).content.decode()
+    assert "Übersicht" in with_german
+
+
+def test_no_page_mixes_english_into_german() -> None:
+    client = person(*EVERYTHING)
+    english = {message for message in catalog() if " " in message and "%" not in message}
+    for page in (runs_url(), partitions_url(), POLICY_URL, OVERVIEW_URL, partition_url("acme")):
+        text = page_of(client.get(page, headers={"accept-language": "de"})).text
+        assert [message for message in english if message in text] == [], page
+
+
+def catalog() -> dict[str, str]:
+    with (GERMAN / "django.mo").open("rb") as file:
+        compiled = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+    return {key if isinstance(key, str) else key[0]: text for key, text in compiled.items() if key}
+
+
+def test_the_compiled_catalog_is_that_of_the_source() -> None:
+    source = (GERMAN / "django.po").read_text()
+    entries = re.findall(r'^msgid ((?:".*"\n)+)(?:msgid_plural (?:".*"\n)+)?msgstr(?:\[0\])? ((?:".*"\n?)+)', source, re.M)
+    parsed = {ast.literal_eval(f"({key})"): ast.literal_eval(f"({text})") for key, text in entries}
+    parsed.pop("")
+
+    assert "fuzzy" not in source
+    assert [key for key, text in parsed.items() if not text] == []
+    assert {key: text for key, text in catalog().items()} == parsed
+
+
+def test_every_text_of_the_admin_is_in_the_catalog() -> None:
+    known = catalog()
+    used = {text for path in (PACKAGE / "admin").glob("*.py") for text in texts_of(ast.parse(path.read_text()))}
+    for path in (PACKAGE / "templates").rglob("*.html"):
+        used |= set(re.findall(r'{%\s*translate "([^"]+)"', path.read_text()))
+
+    # Django has these itself.
+    used -= {"Yes, I’m sure", "No, take me back", "All", "Change history: %s"}
+    assert used - known.keys() == set()
+
+
+def texts_of(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in TRANSLATED:
+            argument = node.args[0]
+            if isinstance(argument, ast.Constant):
+                yield str(argument.value)
+
+
+@pytest.mark.urls("tests.admin_limited_urls")
+class TestStaffLimitedToTenants:
+    @pytest.fixture
+    def staff(self) -> Client:
+        User.objects.create_superuser("acme", password="secret")
+        client = Client()
+        assert client.login(username="acme", password="secret")
+        return client
+
+    def test_lists_searches_and_the_overview_show_nothing_else(self, staff: Client) -> None:
+        get_resolver()
+        hidden = run_in("failed", tenant_id="rival", task_path="rival.task")
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT tenantfair_fold()")
+        policy.put_override("rival", 1)
+
+        for url in (
+            "/admin/tenantfair/run/",
+            "/admin/tenantfair/run/?state=failed",
+            "/admin/tenantfair/run/?scope=rival",
+            "/admin/tenantfair/run/?state=failed&scope=rival",
+            f"/admin/tenantfair/run/?q={hidden.run_id}",
+            "/admin/tenantfair/partition/",
+            "/admin/tenantfair/partition/?q=ri",
+            "/admin/tenantfair/partition/?load=full",
+            OVERVIEW_URL,
+        ):
+            response = staff.get(url)
+            assert response.status_code == 200
+            assert b"rival" not in response.content.replace(url.encode(), b"").replace(b'value="rival"', b"").replace(
+                b"scope=rival", b""
+            ), url
+
+    def test_pages_and_actions_know_nothing_else(self, staff: Client) -> None:
+        hidden = run_in("failed", tenant_id="rival")
+        policy.put_override("rival", 1)
+
+        assert staff.get(f"/admin/tenantfair/run/{hidden.pk}/change/").status_code == 404
+        assert staff.get("/admin/tenantfair/partition/rival/change/").status_code == 404
+        retry = {"action": "retry_runs", "_selected_action": hidden.pk, "post": "yes"}
+        assert staff.post("/admin/tenantfair/run/", retry).status_code == 404
+        reset = {"action": "reset_overrides", "_selected_action": "rival", "post": "yes", "expected_version": 1}
+        assert staff.post("/admin/tenantfair/partition/", reset).status_code == 404
+
+    def test_no_override_is_set_where_nothing_is_seen(self, staff: Client) -> None:
+        response = staff.post("/admin/tenantfair/partition/add/", {"tenant": "rival", "max_active": 1})
+
+        assert response.status_code == 403
+        assert not Partition.objects.filter(scope_key="rival").exists()
+
+    def test_a_scope_of_theirs_is_changed_as_everywhere(self, staff: Client) -> None:
+        staff.post("/admin/tenantfair/partition/acme/change/", {"max_active": 9, "expected_version": 1})
+
+        assert policy.inspect("acme").cap == 9
+
+
+def test_the_admin_passes_djangos_own_checks() -> None:
+    call_command("check")

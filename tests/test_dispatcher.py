@@ -1,0 +1,238 @@
+"""When the dispatcher claims, how much, and for which class; on a real database, in a thread of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tenantfair import metrics
+from tenantfair.claim import due_work_exists
+from tenantfair.exceptions import ClaimUnavailable, InactiveEngine
+from tenantfair.models import Policy, Run
+from tests.factories import policy_in_force, run_in
+from tests.rows import Session, sessions
+from tests.threads import until_someone_waits_for
+from tests.worker_parts import NEVER, Bench, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def counting() -> Iterator[None]:
+    policy_in_force()
+    metrics.connect()
+    metrics.reset()
+    yield
+    metrics.reset()
+
+
+def events(name: str) -> float:
+    return metrics.snapshot().get(("tenantfair_worker_events_total", (("event", name),)), 0)
+
+
+@pytest.fixture
+def other() -> Iterator[Session]:
+    with sessions() as another:
+        yield another()
+
+
+@pytest.fixture
+def observer() -> Iterator[Session]:
+    with sessions() as another:
+        yield another()
+
+
+def hold_policy(session: Session) -> None:
+    session.execute("BEGIN")
+    session.execute("SELECT FROM tenantfair_policy FOR UPDATE")
+
+
+@pytest.mark.conformance(164)
+def test_full_places_claim_nothing_and_a_freed_one_claims_at_once() -> None:
+    for _ in range(4):
+        run_in("queued")
+
+    with Bench(places=2) as bench:
+        bench.until_launched(2)
+        bench.dispatcher.request()
+        bench.exit_one()
+        bench.until_launched(3)
+
+    assert bench.demands == [2, 1]
+
+
+@pytest.mark.conformance(165)
+def test_any_number_of_requests_during_a_poll_are_one_more_poll(other: Session, observer: Session) -> None:
+    other.execute("BEGIN")
+    other.execute("LOCK TABLE tenantfair_run IN ACCESS EXCLUSIVE MODE")
+
+    with Bench(places=1) as bench:
+        until_someone_waits_for(other, observer)
+        for _ in range(200):
+            bench.dispatcher.request()
+        other.execute("ROLLBACK")
+        until(lambda: events("idle") == 2, "the poll in flight and one more have ended")
+        # Had there been more of them, they would all come before what this asks for.
+        bench.dispatcher.request()
+        until(lambda: events("idle") >= 3, "a further request is a further poll")
+
+    assert events("poll") == 3
+
+
+@pytest.mark.conformance(166)
+def test_the_preference_alternates_with_successful_claims_of_one(other: Session) -> None:
+    for _ in range(3):
+        run_in("ready")
+        run_in("claimed")
+
+    with Bench(places=1) as bench:
+        bench.until_launched(1)
+        bench.exit_one()
+        bench.until_launched(2)
+        # Neither a refusal nor a claim of two moves it on.
+        hold_policy(other)
+        bench.exit_one()
+        until(lambda: "lock_contention" in bench.results, "a claim is refused")
+        other.execute("ROLLBACK")
+        bench.until_launched(3)
+        bench.places = 3
+        bench.dispatcher.request()
+        bench.until_launched(5)
+        bench.live.clear()
+        bench.places = 1
+        bench.dispatcher.request()
+        bench.until_launched(6)
+
+    assert [lease.work_class for lease in bench.launched[:3]] == ["admitted_ready", "expired", "admitted_ready"]
+    assert sorted(lease.work_class for lease in bench.launched[3:5]) == ["admitted_ready", "expired"]
+    assert bench.demands[-2:] == [2, 1]
+    assert bench.launched[5].work_class == "expired"
+
+
+@pytest.mark.conformance(169)
+def test_contention_is_waited_out_and_requests_do_not_shorten_the_wait() -> None:
+    dispatcher = Bench(places=1).dispatcher
+
+    pauses = []
+    for _ in range(12):
+        dispatcher._refused(ClaimUnavailable("lock_contention", "policy_cursor"))
+        dispatcher.request()
+        assert dispatcher._earliest == dispatcher._latest
+        pauses.append(dispatcher._latest - time.monotonic())
+
+    assert all(pause > 0 for pause in pauses)
+    assert pauses[-1] > pauses[0]
+
+
+@pytest.mark.conformance(169, 172)
+def test_a_claim_refused_by_a_held_policy_row_is_made_again_once_it_is_free(other: Session) -> None:
+    run_in("queued")
+    hold_policy(other)
+
+    with Bench(places=1) as bench:
+        until(lambda: bench.results.count("lock_contention") == 2, "claims are refused")
+        other.execute("ROLLBACK")
+        bench.until_launched(1)
+
+    assert set(bench.results) == {"lock_contention", "ok"}
+    contentions = metrics.snapshot()["tenantfair_claim_contentions_total", (("phase", "policy_cursor"),)]
+    assert contentions == bench.results.count("lock_contention")
+
+
+@pytest.mark.conformance(167)
+def test_poison_is_reported_and_its_place_is_claimed_for_at_once() -> None:
+    for _ in range(3):
+        run_in("queued", tenant_id="acme", claim_attempts=5)
+    run_in("queued", tenant_id="globex")
+    reported = []
+
+    with Bench(places=1, report=lambda event, **facts: reported.append((event, facts["run"].tenant_id))) as bench:
+        bench.until_launched(1)
+
+    assert reported == [("run_poisoned", "acme")] * len(reported)
+    assert bench.launched[0].tenant_id == "globex"
+
+
+def test_an_unfilled_claim_is_followed_by_others_until_a_lap_is_done() -> None:
+    """A tenant's work is found in the first poll though 70 idle scopes, more than two budgets, lie before it."""
+    for number in range(70):
+        run_in("scheduled", tenant_id=f"idle {number}")
+    run_in("queued", tenant_id="last")
+
+    with Bench(places=2) as bench:
+        bench.until_launched(1)
+        until(lambda: events("poll") == 1 and len(bench.demands) >= 3, "the lap is walked on for the second place")
+
+    policy = Policy.objects.get()
+    assert (policy.scan_laps, policy.scan_ring_position) >= (1, 0)
+    assert set(bench.results) == {"ok"}
+
+
+def test_nothing_that_could_be_granted_is_no_claim() -> None:
+    policy_in_force(max_active=1)
+    run_in("scheduled")
+    run_in("waiting")
+    run_in("claimed", tenant_id="full", claimed_at="2999-01-01T00:00Z")
+    run_in("queued", tenant_id="full")
+    assert not due_work_exists()
+
+    with Bench(places=2) as bench:
+        until(lambda: events("idle") == 1, "the poll ends")
+
+    assert bench.demands == []
+
+
+def test_a_fruitless_lap_is_followed_by_twenty_times_its_length() -> None:
+    dispatcher = Bench(places=1, interval=0.01).dispatcher
+    before = time.monotonic()
+
+    dispatcher._regular_pause(3.0)
+
+    assert dispatcher._latest >= before + 60
+    assert dispatcher._earliest == 0.0
+
+
+def test_pauses_are_spread_over_the_whole_interval() -> None:
+    dispatcher = Bench(places=1, interval=NEVER).dispatcher
+    pauses = set()
+    for _ in range(200):
+        before = time.monotonic()
+        dispatcher._regular_pause(0.0)
+        pauses.add(dispatcher._latest - before)
+
+    assert len(pauses) > 100
+    assert min(pauses) < NEVER / 4
+    assert max(pauses) > NEVER * 3 / 4
+    assert max(pauses) <= NEVER + 1
+
+
+def test_a_policy_that_was_flushed_is_synchronised_again() -> None:
+    run_in("queued")
+    Policy.objects.all().delete()
+    Policy.objects.create()
+    bench = Bench(places=1)
+    bench.dispatcher._prepare = policy_in_force
+
+    with bench:
+        bench.until_launched(1)
+
+    assert bench.results[0] in {"not_initialized", "inactive_engine"}
+    assert bench.results[-1] == "ok"
+
+
+def test_a_domain_of_another_engine_is_fatal() -> None:
+    run_in("queued")
+    Policy.objects.update(admission_mode="legacy")
+
+    def prepare() -> None:
+        raise InactiveEngine("legacy")
+
+    bench = Bench(places=1)
+    bench.dispatcher._prepare = prepare
+    with bench:
+        until(lambda: bench.dispatcher.stopping, "the dispatcher gives up")
+
+    assert isinstance(bench.dispatcher.fatal, InactiveEngine)
+    assert Run.objects.get().claim_token is None

@@ -1,0 +1,236 @@
+"""Wake-ups: sent after commit, for due work only, heard by workers of the same domain, never needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+from django.utils import timezone
+from psycopg import sql
+
+from tenantfair import runs, wakeups
+from tenantfair.backend import for_tenant
+from tenantfair.runs import NewRun
+from tenantfair.worker import Worker
+from tenantfair.worker.database import WorkerConnections
+from tenantfair.worker.listener import Listener
+from tests import tasks_for_tests
+from tests.domains import scratch_domain
+from tests.factories import lease_of, policy_in_force, run_in
+from tests.rows import Session, connect, in_background, sessions
+from tests.threads import LONGEST_WAIT_SECONDS
+from tests.worker_parts import NEVER, running, until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Ear:
+    """A session that listens on the domain's channel."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.channel = session.execute(wakeups.CHANNEL_SQL).fetchone()[0]
+        session.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
+
+    def heard(self) -> list[str]:
+        """Return what has been sent by now: what comes before a notification that is sent last."""
+        assert wakeups._sender.flush(LONGEST_WAIT_SECONDS)
+        with connect() as last:
+            last.execute("SELECT pg_notify(%s::text, 'last')", [self.channel])
+        found: list[str] = []
+        while "last" not in found:
+            more = [notification.payload for notification in self.session.notifies(timeout=5, stop_after=1)]
+            assert more, "the last notification never came"
+            found += more
+        return found[:-1]
+
+
+@pytest.fixture
+def ear() -> Iterator[Ear]:
+    with sessions() as another:
+        yield Ear(another())
+
+
+@pytest.fixture(autouse=True)
+def quiet_sender() -> Iterator[None]:
+    policy_in_force()
+    yield
+    wakeups._sender.flush(LONGEST_WAIT_SECONDS)
+
+
+def enqueue(**options: Any) -> None:
+    runs.enqueue(for_tenant(tasks_for_tests.add, "acme"), args=[1], **options)
+
+
+@pytest.mark.conformance(170)
+def test_a_commit_with_due_work_is_one_notification_without_content(ear: Ear) -> None:
+    with transaction.atomic():
+        for _ in range(5):
+            enqueue()
+        runs.enqueue_many(NewRun(task=tasks_for_tests.add, tenant_id="globex") for _ in range(5))
+        assert ear.heard() == []
+
+    assert ear.heard() == [""]
+
+
+@pytest.mark.conformance(170)
+def test_an_enqueue_outside_a_transaction_notifies(ear: Ear) -> None:
+    enqueue()
+
+    assert ear.heard() == [""]
+
+
+@pytest.mark.conformance(170)
+def test_what_is_rolled_back_or_due_later_notifies_nobody(ear: Ear) -> None:
+    with transaction.atomic():
+        enqueue()
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        with transaction.atomic():
+            enqueue()
+            transaction.set_rollback(True)
+        enqueue(run_after=timedelta(hours=1))
+    enqueue(run_after=timezone.now() + timedelta(hours=1))
+
+    assert ear.heard() == []
+
+
+@pytest.mark.conformance(170)
+def test_a_rolled_back_savepoint_takes_only_its_own_wake_up_back(ear: Ear) -> None:
+    with transaction.atomic():
+        enqueue()
+        with transaction.atomic():
+            enqueue()
+            transaction.set_rollback(True)
+
+    assert ear.heard() == [""]
+
+
+@pytest.mark.conformance(170)
+def test_work_that_became_due_during_its_transaction_notifies(ear: Ear) -> None:
+    with transaction.atomic():
+        enqueue(run_after=timedelta(milliseconds=1))
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(0.01)")
+
+    assert ear.heard() == [""]
+
+
+@pytest.mark.conformance(170)
+def test_a_release_notifies_nobody(ear: Ear) -> None:
+    lease = lease_of(run_in("claimed"))
+
+    assert runs.finish([runs.Released(lease, started=False)]) == {lease.run_id}
+
+    assert ear.heard() == []
+
+
+def test_listen_off_sends_nothing(ear: Ear, settings: Any) -> None:
+    settings.TENANTFAIR = {**settings.TENANTFAIR, "LISTEN": False}
+
+    enqueue()
+
+    assert ear.heard() == []
+
+
+def test_a_wake_up_that_cannot_be_sent_harms_no_enqueue(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise psycopg.OperationalError("no")
+
+    monkeypatch.setattr(wakeups.psycopg, "connect", refuse)
+    # A connection that the sender still has open from before must not be used.
+    until(lambda: wakeups._sender._thread is None, "the sender has been idle for a while")
+
+    enqueue()
+
+    assert wakeups._sender.flush(LONGEST_WAIT_SECONDS)
+    assert runs.STATE_EXPRESSION is not None
+
+
+@contextmanager
+def listening(alias: str = "default") -> Iterator[tuple[Listener, threading.Semaphore]]:
+    """Run a listener, and hand out a semaphore that counts wake-ups, the first of which is taken."""
+    woken = threading.Semaphore(0)
+    connections_of = WorkerConnections(alias, "listening test")
+    listener = Listener(
+        params=lambda: connections_of.params(alias), on_wakeup=woken.release, worker_id="listening test"
+    )
+    ended = in_background(listener.run)
+    try:
+        assert listener.hears.wait(LONGEST_WAIT_SECONDS)
+        assert woken.acquire(timeout=LONGEST_WAIT_SECONDS), "a new connection is a wake-up"
+        yield listener, woken
+    finally:
+        listener.stop()
+        ended.result(timeout=LONGEST_WAIT_SECONDS)
+
+
+@pytest.mark.conformance(171)
+def test_only_the_domains_own_wake_ups_are_heard() -> None:
+    with scratch_domain("neighbour") as neighbour, sessions() as another:
+        ear, session = Ear(another()), another()
+        with listening() as (_, woken):
+            runs.enqueue(tasks_for_tests.add, tenant_id="acme", using=neighbour)
+            wakeups.request(neighbour)
+            assert wakeups._sender.flush(LONGEST_WAIT_SECONDS)
+            session.execute("SELECT pg_notify(%s::text, 'another schema')", [ear.channel])
+            session.execute("SELECT pg_notify(%s::text, '')", [ear.channel])
+            assert woken.acquire(timeout=LONGEST_WAIT_SECONDS)
+            assert not woken.acquire(blocking=False)
+
+
+@pytest.mark.conformance(171)
+def test_a_lost_listener_comes_back_and_wakes_for_what_it_may_have_missed() -> None:
+    with listening() as (listener, woken), sessions() as another:
+        killed = another().execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listening test'"
+        )
+        assert killed.fetchall() == [(True,)]
+        assert woken.acquire(timeout=LONGEST_WAIT_SECONDS)
+        assert listener.hears.is_set()
+
+
+@pytest.mark.conformance(171)
+def test_a_worker_that_never_listens_still_finds_work_by_polling() -> None:
+    with running(Worker(listen=False, interval=0.05, concurrency=1)):
+        run = run_in("queued")
+
+        until(lambda: runs.get(run.run_id).state == "completed", "the run completes")
+
+
+def test_a_worker_is_woken_long_before_its_next_poll() -> None:
+    with running(Worker(interval=NEVER, concurrency=1)) as code:
+        with connect() as observer:
+            until(lambda: observer.execute(
+                "SELECT FROM pg_stat_activity WHERE application_name LIKE %s AND query LIKE '%%pg_notify%%'",
+                [f"%:{__import__('os').getpid()}:%"],
+            ).fetchall(), "the worker listens")
+        run_id = runs.enqueue(tasks_for_tests.add, args=[1], tenant_id="acme")
+
+        until(lambda: runs.get(run_id).state == "completed", "the run completes")
+        assert not code.done()
+
+
+def test_a_deaf_listener_says_so_once_and_gives_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behind a pooler that shares sessions, LISTEN succeeds and nothing arrives: here, on another channel."""
+    monkeypatch.setattr("tenantfair.worker.listener.CHANNEL_SQL", "SELECT 'nobody notifies this'")
+    monkeypatch.setattr("tenantfair.worker.listener._SELF_TEST_SECONDS", 0.0)
+    connections_of = WorkerConnections("default", "deaf")
+    listener = Listener(
+        params=lambda: connections_of.params("default"), on_wakeup=lambda: None, worker_id="deaf"
+    )
+    monkeypatch.setattr(psycopg.Connection, "add_notify_handler", lambda self, handler: None)
+    monkeypatch.setattr(psycopg.Connection, "remove_notify_handler", lambda self, handler: None)
+
+    listener.run()
+
+    assert [record.event for record in caplog.records] == ["listener_deaf"]
+    assert not listener.hears.is_set()

@@ -1,7 +1,7 @@
 """The documentation as data: its pages, their fenced blocks, tables and links.
 
-A Python block whose first line is a comment with a path (`# shop/tasks.py`) is that file; with `, at the end` it
-is added to what is there. A comment `<!-- no-test: reason -->` above a block keeps it from being run.
+A Python block whose first line is a comment with a path (`# shop/tasks.py`) is that file; with `, at the end`
+it is added to what is there. A comment `<!-- no-test: reason -->` above a block keeps it from being run.
 """
 
 from __future__ import annotations
@@ -63,30 +63,34 @@ def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     return [
-        Block(page, text.count("\n", 0, found.start("language")) + 1, *found.group("language", "text", "note"))
+        Block(
+            page, text.count("\n", 0, found.start("language")) + 1, *found.group("language", "text", "note")
+        )
         for found in _BLOCK.finditer(text)
     ]
 
 
 def table(page: Path, heading: str) -> list[list[str]]:
     """The cells of the rows of the table under a heading, without its header."""
-    rows = [
-        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        for line in section(page, heading).splitlines()
-        if line.startswith("|")
-    ]
+    rows = [cells(line) for line in section(page, heading).splitlines() if line.startswith("|")]
     assert rows, f"{page.name} has no table under {heading!r}"
     return rows[2:]
+
+
+def cells(line: str) -> list[str]:
+    """The cells of one line of a table."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def section(page: Path, heading: str) -> str:
     """The text under a heading, up to the next one of the same or a higher level."""
     text = page.read_text(encoding="utf-8")
-    start = re.search(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    # A comment at the start of a line of code is no heading.
+    bare = _BLOCK.sub(lambda found: " " * len(found[0]), text)
+    start = re.search(rf"^(#+) {re.escape(heading)}$", bare, re.MULTILINE)
     assert start is not None, f"{page.name} has no heading {heading!r}"
-    rest = text[start.end() :]
-    end = re.search(rf"^#{{1,{len(start[1])}}} ", rest, re.MULTILINE)
-    return rest[: end.start()] if end else rest
+    end = re.compile(rf"^#{{1,{len(start[1])}}} ", re.MULTILINE).search(bare, start.end())
+    return text[start.end() : end.start() if end else None]
 
 
 def code(cell: str) -> list[str]:

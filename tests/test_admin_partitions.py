@@ -29,7 +29,19 @@ pytestmark = pytest.mark.django_db
 ADD_URL = "/admin/tenantfair/partition/add/"
 TENANTLESS = " tenantless"
 # Each of them means something in a URL, in the admin's own quoting or in a LIKE pattern.
-AWKWARD = ("a/b", "a_2Fb", "100%", "a?b#c", "on", "tenantless", "add", "overview", "x y", 'a"b<c>', "ä\u2028ö")
+AWKWARD = (
+    "a/b",
+    "a_2Fb",
+    "100%",
+    "a?b#c",
+    "on",
+    "tenantless",
+    "add",
+    "overview",
+    "x y",
+    'a"b<c>',
+    "ä\u2028ö",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +71,8 @@ def log() -> list[tuple[str, str, str]]:
 
 def overrides() -> dict[str, tuple[int | None, int]]:
     return {
-        row.scope_key: (row.max_active, row.partition_version) for row in Partition.objects.order_by("scope_key")
+        row.scope_key: (row.max_active, row.partition_version)
+        for row in Partition.objects.order_by("scope_key")
     }
 
 
@@ -109,7 +122,9 @@ class TestList:
             ("?cap=default", ["idle"]),
         ],
     )
-    def test_scopes_are_filtered_by_load_and_by_cap(self, reader: Client, query: str, expected: list[str]) -> None:
+    def test_scopes_are_filtered_by_load_and_by_cap(
+        self, reader: Client, query: str, expected: list[str]
+    ) -> None:
         run_in("claimed", tenant_id="full")
         run_in("claimed", tenant_id="debtor")
         run_in("ready", tenant_id="debtor")
@@ -255,8 +270,8 @@ class TestOverride:
 
         assert messages_of(response) == [
             "Scope acme: the cap override is 1.",
-            "Scope acme: 3 admitted runs keep running. The cap is 1, the debt 2: nothing more is admitted until"
-            " it is worked off.",
+            "Scope acme: 3 admitted runs keep running. The cap is 1, the debt 2: nothing more is admitted"
+            " until it is worked off.",
         ]
 
     @pytest.mark.parametrize("cap", ["0", "-1", "2147483648", "True", "1.5", "many", "9" * 400, "\x00"])
@@ -344,12 +359,16 @@ class TestReset:
             ("acme", "acme", "Cap override: 5 -> default (version 2)"),
         ]
 
-    def test_an_override_that_was_changed_meanwhile_is_left_alone_and_the_rest_goes_on(self, editor: Client) -> None:
+    def test_an_override_that_was_changed_meanwhile_is_left_alone_and_the_rest_goes_on(
+        self, editor: Client
+    ) -> None:
         for tenant in ("a", "b", "c", "d"):
             policy.put_override(tenant, 5)
         policy.reset_override("d")
         asked = page_of(
-            editor.post(partitions_url(), {"action": "reset_overrides", "_selected_action": ["a", "b", "c", "d"]})
+            editor.post(
+                partitions_url(), {"action": "reset_overrides", "_selected_action": ["a", "b", "c", "d"]}
+            )
         )
         policy.put_override("b", 8)
 
@@ -394,7 +413,14 @@ class TestPermissions:
         assert reader.get(ADD_URL).status_code == 403
         assert reader.post(ADD_URL, {"tenant": "new", "max_active": 4}).status_code == 403
         assert "reset_overrides" not in reader.get(partitions_url()).content.decode()
-        post(reader, partitions_url(), action="reset_overrides", _selected_action="acme", post="yes", expected_version=1)
+        post(
+            reader,
+            partitions_url(),
+            action="reset_overrides",
+            _selected_action="acme",
+            post="yes",
+            expected_version=1,
+        )
         assert overrides() == {"acme": (5, 1)}
 
     def test_the_permission_to_override_includes_seeing(self) -> None:

@@ -105,9 +105,15 @@ class TestList:
         monkeypatch.setattr(run_list, "WINDOW", 1)
         wanted, _ = run_in("failed"), run_in("completed", finished_at="2026-01-01T00:00Z")
 
-        for query in (f"?q={wanted.run_id}", f"?q=%20{str(wanted.run_id).upper()}", f"?q={wanted.run_id.hex}"):
+        for query in (
+            f"?q={wanted.run_id}",
+            f"?q=%20{str(wanted.run_id).upper()}",
+            f"?q={wanted.run_id.hex}",
+        ):
             assert [run.pk for run in listed(reader, query)] == [wanted.pk]
-        assert [run.pk for run in listed(reader, f"?q={wanted.run_id}&state=failed&scope=acme")] == [wanted.pk]
+        assert [run.pk for run in listed(reader, f"?q={wanted.run_id}&state=failed&scope=acme")] == [
+            wanted.pk
+        ]
         assert listed(reader, f"?q={wanted.run_id}&state=queued") == []
         assert listed(reader, f"?q={wanted.run_id}&scope=other") == []
         assert listed(reader, "?state=failed") == []
@@ -124,7 +130,13 @@ class TestList:
 
     @pytest.mark.parametrize(
         "query",
-        ["?args__0=1", "?kwargs__contains=x", "?claim_token__isnull=0", "?task_path__contains=x", "?result=1"],
+        [
+            "?args__0=1",
+            "?kwargs__contains=x",
+            "?claim_token__isnull=0",
+            "?task_path__contains=x",
+            "?result=1",
+        ],
     )
     def test_no_address_asks_about_payloads_or_tokens(self, reader: Client, query: str) -> None:
         assert reader.get(runs_url(query)).status_code == 400
@@ -152,8 +164,8 @@ class TestList:
 
 class TestPage:
     def test_payloads_and_tracebacks_are_for_those_who_may_see_them(self, reader: Client) -> None:
-        columns = dict.fromkeys(("args", "kwargs", "state", "result", "pending_signals"), [SECRET])
-        run = run_in("failed", **{**columns, "kwargs": {"x": SECRET}}, errors=TRACEBACK)
+        columns = {name: [SECRET] for name in ("args", "state", "result", "pending_signals")}
+        run = run_in("failed", **columns, kwargs={"x": SECRET}, errors=TRACEBACK)
         trusted = person("view_run", "view_payload", name="trusted")
 
         assert SECRET not in reader.get(run_url(run.pk)).content.decode()
@@ -297,11 +309,16 @@ class TestActions:
     ) -> None:
         failed = [run_in("failed") for _ in range(3)]
         poisoned = run_in("poisoned")
-        fields = {"action": "retry_runs", "_selected_action": failed[0].pk, "select_across": "1", "index": "0"}
+        fields = {
+            "action": "retry_runs",
+            "_selected_action": failed[0].pk,
+            "select_across": "1",
+            "index": "0",
+        }
 
         asked = page_of(operator.post(runs_url("?state=failed"), fields))
         assert sorted(asked.fields["_selected_action"]) == sorted(str(run.pk) for run in failed)
-        operator.post(runs_url(), asked.fields)
+        operator.post(runs_url(), asked.fields, follow=True)
         assert {state(run) for run in failed} == {"queued"}
         assert state(poisoned) == "poisoned"
 

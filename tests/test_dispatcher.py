@@ -105,7 +105,11 @@ def test_the_preference_alternates_with_successful_claims_of_one(other: Session)
         bench.dispatcher.request()
         bench.until_launched(6)
 
-    assert [lease.work_class for lease in bench.launched[:3]] == ["admitted_ready", "expired", "admitted_ready"]
+    assert [lease.work_class for lease in bench.launched[:3]] == [
+        "admitted_ready",
+        "expired",
+        "admitted_ready",
+    ]
     assert sorted(lease.work_class for lease in bench.launched[3:5]) == ["admitted_ready", "expired"]
     assert bench.demands[-2:] == [2, 1]
     assert bench.launched[5].work_class == "expired"
@@ -148,7 +152,9 @@ def test_poison_is_reported_and_its_place_is_claimed_for_at_once() -> None:
     run_in("queued", tenant_id="globex")
     reported = []
 
-    with Bench(places=1, report=lambda event, **facts: reported.append((event, facts["run"].tenant_id))) as bench:
+    with Bench(
+        places=1, report=lambda event, **facts: reported.append((event, facts["run"].tenant_id))
+    ) as bench:
         bench.until_launched(1)
 
     assert reported == [("run_poisoned", "acme")] * len(reported)
@@ -163,7 +169,10 @@ def test_an_unfilled_claim_is_followed_by_others_until_a_lap_is_done() -> None:
 
     with Bench(places=2) as bench:
         bench.until_launched(1)
-        until(lambda: events("poll") == 1 and len(bench.demands) >= 3, "the lap is walked on for the second place")
+        until(
+            lambda: events("poll") == 1 and len(bench.demands) >= 3,
+            "the lap is walked on for the second place",
+        )
 
     policy = Policy.objects.get()
     assert (policy.scan_laps, policy.scan_ring_position) >= (1, 0)

@@ -22,10 +22,12 @@ from django.conf import settings
 from django.core.management import call_command, get_commands, load_command_class
 from django.db import connection
 from django.test import override_settings
+from django.utils.module_loading import import_string
 
 from tenantfair import policy, runs
 from tenantfair.checks import check_settings
 from tenantfair.compat import task_backends
+from tenantfair.exceptions import RunNotFound
 from tenantfair.testing import drain
 from tests.docs_pages import DOCS, ROOT, TUTORIAL, Block, blocks, pages
 from tests.tasks_for_tests import add
@@ -35,7 +37,8 @@ RUN_HERE = {"tenantfair_caps", "tenantfair_inspect", "tenantfair_prune"}
 SHOWN_ONLY = {"text", "ini", "yaml"}
 
 # Settings that cannot change under a running process; what is added to DATABASES is looked up by alias only.
-FIXED = {"DATABASES", "DATABASE_ROUTERS", "INSTALLED_APPS", "MIDDLEWARE"}
+FIXED = ("DATABASES", "INSTALLED_APPS", "MIDDLEWARE")
+CHANGEABLE = ("TASKS", "TENANTFAIR")
 
 _COMMAND = re.compile(r'manage\.py"?,? "?(?P<words>\w+.*)')
 
@@ -45,6 +48,7 @@ class Page:
 
     def __init__(self, page: Path, stack: ExitStack) -> None:
         self.stack = stack
+        self.said: list[dict[str, Any]] = []
         self.main = self.module(f"docs_{page.stem.replace('-', '_')}")
 
     def run(self, block: Block) -> None:
@@ -71,21 +75,26 @@ class Page:
             exec(code, vars(self.module(block.file[0].removesuffix(".py").replace("/", "."))))
 
     def settings(self, code: Any) -> None:
-        before = {name: getattr(settings, name) for name in dir(settings) if name.isupper()}
-        before["DATABASES"] = dict(before["DATABASES"])
-        namespace = {**before, "INSTALLED_APPS": list(before["INSTALLED_APPS"])}
+        """Put a page's settings in force for the rest of it."""
+        before: dict[str, Any] = {name: getattr(settings, name) for name in (*FIXED, *CHANGEABLE)}
+        namespace = {name: value.copy() for name, value in before.items()}
         exec(code, namespace)
-        for alias, database in namespace["DATABASES"].items():
-            if alias not in settings.DATABASES:
-                settings.DATABASES[alias] = database
-                self.stack.callback(settings.DATABASES.pop, alias)
-        changed = {
-            name: value
-            for name, value in namespace.items()
-            if name.isupper() and name not in FIXED and before.get(name) is not value
-        }
-        self.stack.enter_context(override_settings(**changed))
-        self.stack.callback(check_what_settings_say)
+        for alias in namespace["DATABASES"].keys() - settings.DATABASES.keys():
+            settings.DATABASES[alias] = namespace["DATABASES"][alias]
+            self.stack.callback(settings.DATABASES.pop, alias)
+        said = {name: namespace[name] for name in CHANGEABLE}
+        self.said.append(said)
+        self.stack.enter_context(override_settings(**said))
+
+    def check_settings(self) -> None:
+        """What each block of settings says can work, each backend of TASKS and dotted path included."""
+        for said in self.said:
+            with override_settings(**said):
+                assert check_settings(None) == []
+                for alias in said["TASKS"]:
+                    assert list(task_backends[alias].check()) == []
+                path = said["TENANTFAIR"].get("TENANT_FROM_REQUEST")
+                assert path is None or callable(import_string(path))
 
     def module(self, name: str) -> ModuleType:
         """Return a new module under `name`, importable until the page ends, with the packages above it."""
@@ -131,14 +140,11 @@ def parse(words: list[str], where: str) -> None:
 
 def without_framework(text: str) -> str:
     """Return the text with imports that work beside Django 5.2, where the backport stands in."""
-    return text.replace("from django.tasks import", "from django_tasks import") if django.VERSION < (6,) else text
-
-
-def check_what_settings_say() -> None:
-    """The settings in force can work, and so can each backend of TASKS, dotted paths included."""
-    assert check_settings(None) == []
-    for alias in settings.TASKS:
-        assert list(task_backends[alias].check()) == []
+    return (
+        text.replace("from django.tasks import", "from django_tasks import")
+        if django.VERSION < (6,)
+        else text
+    )
 
 
 @contextmanager
@@ -170,6 +176,7 @@ def test_the_examples_of_a_page_work(page: Path) -> None:
         for block in blocks(page):
             if block.is_run:
                 running.run(block)
+        running.check_settings()
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -196,6 +203,6 @@ def test_the_grants_are_enough_for_each_role() -> None:
         call_command("tenantfair_inspect", "--scope", "acme")
         call_command("tenantfair_prune", "--older-than", "0s")
         cursor.execute("SET ROLE shop_web")
-        with pytest.raises(runs.RunNotFound):
+        with pytest.raises(RunNotFound):
             runs.get(run_id)
         cursor.execute("RESET ROLE")

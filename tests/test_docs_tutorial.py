@@ -103,9 +103,13 @@ class Reader:
 @pytest.fixture
 def reader(tmp_path: Path, transactional_db: None) -> Iterator[Reader]:
     parameters = connections["default"].get_connection_params()
-    server = {name: str(parameters[name]) for name in ("host", "port", "user", "password") if parameters.get(name)}
+    server = {
+        name: str(parameters[name]) for name in ("host", "port", "user", "password") if parameters.get(name)
+    }
     drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(DATABASE))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PG"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PG"))
+    }
     environment |= {f"PG{name.upper()}": value for name, value in server.items()}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with psycopg.connect(**server, dbname="postgres", autocommit=True) as connection:

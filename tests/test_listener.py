@@ -205,12 +205,15 @@ def test_a_worker_that_never_listens_still_finds_work_by_polling() -> None:
 
 
 def test_a_worker_is_woken_long_before_its_next_poll() -> None:
-    with running(Worker(interval=NEVER, concurrency=1)) as code:
+    with running(Worker(interval=NEVER, concurrency=1, worker_id="woken")) as code:
         with connect() as observer:
-            until(lambda: observer.execute(
-                "SELECT FROM pg_stat_activity WHERE application_name LIKE %s AND query LIKE '%%pg_notify%%'",
-                [f"%:{__import__('os').getpid()}:%"],
-            ).fetchall(), "the worker listens")
+            until(
+                lambda: observer.execute(
+                    "SELECT FROM pg_stat_activity WHERE application_name = 'woken' AND query LIKE 'LISTEN%' AND"
+                    " query NOT LIKE '%trial%'"
+                ).fetchall(),
+                "the worker listens",
+            )
         run_id = runs.enqueue(tasks_for_tests.add, args=[1], tenant_id="acme")
 
         until(lambda: runs.get(run_id).state == "completed", "the run completes")
@@ -220,15 +223,13 @@ def test_a_worker_is_woken_long_before_its_next_poll() -> None:
 def test_a_deaf_listener_says_so_once_and_gives_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Behind a pooler that shares sessions, LISTEN succeeds and nothing arrives: here, on another channel."""
-    monkeypatch.setattr("tenantfair.worker.listener.CHANNEL_SQL", "SELECT 'nobody notifies this'")
-    monkeypatch.setattr("tenantfair.worker.listener._SELF_TEST_SECONDS", 0.0)
+    """Behind a pooler that shares sessions, LISTEN succeeds and nothing ever comes to an idle client."""
+    monkeypatch.setattr("tenantfair.worker.listener._TRIAL_SECONDS", 0.1)
+    monkeypatch.setattr(psycopg.Connection, "notifies", lambda self, **_: iter(()))
     connections_of = WorkerConnections("default", "deaf")
     listener = Listener(
         params=lambda: connections_of.params("default"), on_wakeup=lambda: None, worker_id="deaf"
     )
-    monkeypatch.setattr(psycopg.Connection, "add_notify_handler", lambda self, handler: None)
-    monkeypatch.setattr(psycopg.Connection, "remove_notify_handler", lambda self, handler: None)
 
     listener.run()
 

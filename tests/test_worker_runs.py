@@ -58,7 +58,11 @@ def count(name: str, **labels: str) -> float:
 
 
 def test_a_batch_worker_runs_everything_due_and_ends() -> None:
-    due = [queue("add", 1, module="tasks_for_tests", tenant_id=tenant) for tenant in ("a", "b", "c") for _ in range(9)]
+    due = [
+        queue("add", 1, module="tasks_for_tests", tenant_id=tenant)
+        for tenant in ("a", "b", "c")
+        for _ in range(9)
+    ]
     later = run_in("scheduled")
 
     assert run_until_idle(concurrency=4) == EXIT_DRAINED
@@ -74,7 +78,10 @@ def test_what_a_task_enqueues_is_still_run_by_a_batch() -> None:
 
     run_until_idle()
 
-    assert sorted(Run.objects.values_list("tenant_id", "status")) == [("acme", "completed"), ("globex", "completed")]
+    assert sorted(Run.objects.values_list("tenant_id", "status")) == [
+        ("acme", "completed"),
+        ("globex", "completed"),
+    ]
 
 
 def test_a_limit_of_tasks_starts_no_more() -> None:
@@ -162,7 +169,9 @@ def test_a_transaction_that_a_task_leaves_open_is_rolled_back_and_harms_nobody(
 def test_no_session_outlives_the_worker(observer: Session) -> None:
     for _ in range(4):
         queue("session")
-    mine = set(observer.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()").fetchall())
+    mine = set(
+        observer.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()").fetchall()
+    )
 
     run_until_idle(listen=True)
 
@@ -171,7 +180,9 @@ def test_no_session_outlives_the_worker(observer: Session) -> None:
     assert [thread for thread in threading.enumerate() if thread.name.startswith("tenantfair-task")] == []
 
 
-def test_a_claim_is_refused_nowhere_though_the_host_wants_another_isolation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_is_refused_nowhere_though_the_host_wants_another_isolation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The host's alias asks for SERIALIZABLE, its role too, and its OPTIONS name a pool."""
     from psycopg import IsolationLevel
 
@@ -186,7 +197,9 @@ def test_a_claim_is_refused_nowhere_though_the_host_wants_another_isolation(monk
     assert runs.get(run.run_id).result[1] == "serializable"
 
 
-def test_a_run_that_was_cancelled_while_its_task_runs_stays_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_was_cancelled_while_its_task_runs_stays_cancelled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     run = queue("meet", "cancelled")
     with running(Worker(interval=NEVER)) as code:
         GATES.wait("cancelled started")
@@ -224,7 +237,9 @@ def test_a_locked_row_keeps_only_its_own_outcome_waiting(other: Session, observe
         other.execute("SELECT FROM tenantfair_run WHERE run_id = %s FOR UPDATE", [locked.run_id])
         GATES["locked"].set()
         neighbour = queue("thread_name")
-        until(lambda: runs.get(neighbour.run_id).state == "completed", "the only place is used by the neighbour")
+        until(
+            lambda: runs.get(neighbour.run_id).state == "completed", "the only place is used by the neighbour"
+        )
         assert runs.get(locked.run_id).state == "claimed"
         other.execute("ROLLBACK")
         until(lambda: runs.get(locked.run_id).state == "completed", "the outcome is stored")
@@ -247,7 +262,9 @@ def test_an_outcome_survives_the_loss_of_every_session_of_the_worker(other: Sess
 
 
 @pytest.mark.conformance(168)
-def test_a_claim_in_flight_when_the_worker_stops_is_given_back_unstarted(other: Session, observer: Session) -> None:
+def test_a_claim_in_flight_when_the_worker_stops_is_given_back_unstarted(
+    other: Session, observer: Session
+) -> None:
     run = queue("thread_name")
     with connection.cursor() as cursor:
         cursor.execute(
@@ -274,7 +291,9 @@ def test_a_claim_in_flight_when_the_worker_stops_is_given_back_unstarted(other: 
 
 
 @pytest.mark.conformance(167)
-def test_a_lease_that_cannot_be_started_is_released_and_claimed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_cannot_be_started_is_released_and_claimed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     good, poisoned = queue("thread_name"), queue("thread_name", claim_attempts=5)
     launch, refusals, reported = Executor.launch, iter([True]), []
 
@@ -335,7 +354,9 @@ def test_one_log_record_names_the_run_and_never_the_tenant(caplog: pytest.LogCap
     run_until_idle(worker_id="logs")
 
     settled = [record for record in caplog.records if getattr(record, "event", None) == "run_settled"]
-    assert [(record.run_id, record.attempt, record.worker_id) for record in settled] == [(str(run.run_id), 1, "logs")]
+    assert [(record.run_id, record.attempt, record.worker_id) for record in settled] == [
+        (str(run.run_id), 1, "logs")
+    ]
     assert settled[0].duration_ms >= 0
     assert "secret-tenant" not in json.dumps([str(vars(record)) for record in caplog.records])
 

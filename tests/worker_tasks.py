@@ -48,7 +48,9 @@ def session() -> list[Any]:
 def leave_transaction_open() -> int:
     """Insert inside a block that is never left."""
     transaction.atomic().__enter__()
-    Run.objects.create(tenant_id="left open", task_path="never", status="completed", finished_at="2020-01-01T00:00Z")
+    Run.objects.create(
+        tenant_id="left open", task_path="never", status="completed", finished_at="2020-01-01T00:00Z"
+    )
     return os.getpid()
 
 

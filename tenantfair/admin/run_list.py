@@ -98,7 +98,7 @@ _PARKED: Final = Slice(rows=_PARK, order=("-scope_key", "-id"), scope_rows=_PARK
 _FINISHED: Final = Slice(rows=_END, order=("-finished_at", "-id"), scope_rows=_END, scope_order=("-id",))
 
 _NEXT_FIRST: Final = _("In the order they become due.")
-_BY_SCOPE: Final = _("By scope, the longest first.")
+_BY_SCOPE: Final = _("By scope, the oldest first.")
 _OF_PARKED: Final = _("Only among the first %(window)d runs that wait or are poisoned.")
 _OF_FINISHED: Final = _("Only among the %(window)d runs that finished last.")
 

@@ -20,23 +20,28 @@ clock AS MATERIALIZED (
         AND current_setting('transaction_isolation') = 'read committed'
 ),
 candidate AS (
-    (
-        SELECT run.id, 'queued_ready' AS class, run.wake_at AS eligible
+    SELECT due.*
+    FROM (
+        SELECT
+            run.id,
+            CASE WHEN run.tenant_admitted_at IS NULL THEN 'queued_ready' ELSE 'admitted_ready' END AS class,
+            run.wake_at AS eligible
         FROM tenantfair_run AS run
         WHERE run.status = 'running' AND run.wake_at <= (SELECT clock.now FROM clock)
         ORDER BY run.wake_at, run.id
         LIMIT %(demand)s::integer
         FOR NO KEY UPDATE SKIP LOCKED
-    )
+    ) AS due
     UNION ALL
-    (
+    SELECT expired.*
+    FROM (
         SELECT run.id, 'expired', run.claimed_at
         FROM tenantfair_run AS run
         WHERE run.claim_token IS NOT NULL AND run.claimed_at < (SELECT clock.expired_before FROM clock)
         ORDER BY run.claimed_at, run.id
         LIMIT %(demand)s::integer
         FOR NO KEY UPDATE SKIP LOCKED
-    )
+    ) AS expired
 ),
 chosen AS MATERIALIZED (
     SELECT

@@ -1,8 +1,9 @@
 """Wakes the dispatcher when workers are notified; the worker is complete without it.
 
 LISTEN belongs to a session, so it has a connection of its own that no pool and no other thread ever sees. It
-notifies itself first: behind a pooler LISTEN succeeds and nothing ever arrives, which is said once, and then
-polling alone carries the worker.
+is tried first: behind a pooler LISTEN succeeds and nothing ever arrives, which is said once, and then polling
+alone carries the worker. The trial has a channel of its own, since what has been asked of a pooler's session
+stays with whoever gets it next.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tenantfair.worker.backoff import backoff
 logger = logging.getLogger("tenantfair.worker")
 
 _WAIT_SECONDS: Final = 0.25
-_SELF_TEST_SECONDS: Final = 5.0
+_TRIAL_SECONDS: Final = 5.0
 _LONGEST_BACKOFF: Final = 30.0
 
 
@@ -67,9 +68,9 @@ class Listener:
             row = connection.execute(CHANNEL_SQL).fetchone()
             if row is None or row[0] is None:
                 raise psycopg.OperationalError("the search path leads to no run table")
-            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(row[0])))
-            if not self._hears_itself(connection, row[0]):
+            if not self._hears(connection):
                 return False
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(row[0])))
             self._failures = 0
             self.hears.set()
             # Whatever was sent while nobody listened.
@@ -81,19 +82,20 @@ class Listener:
                         self._on_wakeup()
         return False
 
-    def _hears_itself(self, connection: psycopg.Connection[Any], channel: str) -> bool:
-        token = secrets.token_hex(8)
-        heard: list[str] = []
-        # It arrives together with the statement's answer, where older versions of psycopg tell handlers only.
-        handler = lambda notification: heard.append(notification.payload)  # noqa: E731
-        connection.add_notify_handler(handler)
-        connection.execute("SELECT pg_notify(%s::text, %s::text)", [channel, token])
-        connection.remove_notify_handler(handler)
-        deadline = time.monotonic() + _SELF_TEST_SECONDS
-        while token not in heard and not self._stopping.is_set() and time.monotonic() < deadline:
-            heard += [found.payload for found in connection.notifies(timeout=_WAIT_SECONDS, stop_after=1)]
-        if token in heard:
-            return True
+    def _hears(self, connection: psycopg.Connection[Any]) -> bool:
+        """Return whether a notification reaches this connection while it is idle, as real ones have to."""
+        channel = f"tenantfair_trial_{secrets.token_hex(8)}"
+        connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        # Sent from elsewhere: one's own would come with the statement's answer, through any pooler.
+        with psycopg.connect(**{**self._params(), "autocommit": True}) as elsewhere:
+            elsewhere.execute("SELECT pg_notify(%s::text, '')", [channel])
+        deadline = time.monotonic() + _TRIAL_SECONDS
+        while not self._stopping.is_set() and time.monotonic() < deadline:
+            # The generator has the connection to itself until it is used up.
+            heard = list(connection.notifies(timeout=_WAIT_SECONDS, stop_after=1))
+            if channel in {notification.channel for notification in heard}:
+                connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
+                return True
         if not self._stopping.is_set():
             logger.warning(
                 "Notifications do not arrive, as behind a pooler in transaction mode; polling goes on."

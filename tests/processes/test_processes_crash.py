@@ -107,7 +107,7 @@ def test_a_task_that_kills_its_worker_starts_as_often_as_it_may_and_frees_its_sl
 def test_a_task_that_computes_past_its_lease_runs_once(stage: Stage, task: str) -> None:
     stage.start_worker()
     stage.start_worker()
-    (run_id,) = stage.enqueue(task, 3 * stage.tenantfair["LEASE_SECONDS"])
+    (run_id,) = stage.enqueue(task, 2.5 * stage.tenantfair["LEASE_SECONDS"])
 
     stage.until_all("completed")
 

@@ -19,7 +19,8 @@ from example_project.processes import ChildFailed, Stopped, pause, stoppable
 from example_project.record import Record
 from example_project.report import Served, comparison, served, verdict_lines
 
-THREADS = 4
+THREADS = 8
+LOOK_SECONDS = 0.1
 PROGRESS_SECONDS = 1.0
 
 
@@ -113,18 +114,22 @@ def _show(engine: Engine, load: Load, server_url: str) -> Shown:
 
 def _watch(place: Site, load: Load) -> None:
     """Print how far the customers are until all is done; `ChildFailed` when a worker ends before."""
-    began = time.monotonic()
+    began = shown = time.monotonic()
     with place.connection() as connection:
-        while True:
-            pause(PROGRESS_SECONDS, *place.workers)
+        unfinished = load.total
+        while unfinished:
+            pause(LOOK_SECONDS, *place.workers)
+            (unfinished,) = connection.execute(load_sql("unfinished")).fetchone()
+            now = time.monotonic()
+            if unfinished and now - shown < PROGRESS_SECONDS:
+                continue
+            shown = now
             noisy, quiet = connection.execute(load_sql("demo_progress")).fetchone()
             print(
-                f"  {time.monotonic() - began:5.1f} s   noisy {noisy:>6,} of {load.noisy:,}"
+                f"  {now - began:5.1f} s   noisy {noisy:>6,} of {load.noisy:,}"
                 f"   quiet {quiet:>4,} of {load.quiet * load.each:,}",
                 flush=True,
             )
-            if noisy + quiet == load.total:
-                return
 
 
 def _parse(arguments: Sequence[str] | None) -> Load:
@@ -136,7 +141,7 @@ def _parse(arguments: Sequence[str] | None) -> Load:
         ("quiet", 20, "how many quiet customers"),
         ("each", 3, "uploads of each quiet customer"),
         ("workers", 2, "worker processes"),
-        ("cap", 4, "runs of one customer at a time"),
+        ("cap", 8, "runs of one customer at a time"),
         ("windows", 20, "eligible windows that must be judged"),
     ):
         parser.add_argument(

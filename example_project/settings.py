@@ -18,7 +18,7 @@ TIME_ZONE = "UTC"
 
 # manage.py sets DATABASE_URL when nobody else has.
 DATABASES = {"default": env.db("DATABASE_URL", default="postgresql:///tenantfair_example")}
-# Without this, Django closes a worker's connection after every task, and opening one costs more than a short task.
+# Without this, Django closes a worker's connection after every task; opening one costs more than the task.
 DATABASES["default"]["CONN_MAX_AGE"] = 60
 
 INSTALLED_APPS = [

@@ -322,9 +322,12 @@ class Run(models.Model):
                 condition=Q(wake_at__isnull=False, status="running"),
             ),
             models.Index(
-                name="tenantfair_run_parked",
+                name="tenantfair_run_waiting", fields=["scope_key", "id"], condition=Q(status="waiting")
+            ),
+            models.Index(
+                name="tenantfair_run_poisoned",
                 fields=["scope_key", "id"],
-                condition=Q(status="waiting") | Q(poisoned_at__isnull=False),
+                condition=Q(poisoned_at__isnull=False),
             ),
             models.Index(
                 name="tenantfair_run_finished",
@@ -336,6 +339,8 @@ class Run(models.Model):
                 fields=["scope_key", "id"],
                 condition=Q(finished_at__isnull=False),
             ),
+            models.Index(name="tenantfair_run_failed", fields=["id"], condition=Q(status="failed")),
+            models.Index(name="tenantfair_run_cancelled", fields=["id"], condition=Q(status="cancelled")),
         ]
 
     def __str__(self) -> str:

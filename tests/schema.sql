@@ -20,8 +20,8 @@ CREATE UNLOGGED TABLE tenantfair_pending (
     opens boolean NOT NULL,
     scope_key text COLLATE "C" NOT NULL,
     delta bigint NOT NULL
-) WITH (autovacuum_analyze_threshold=2147483647, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000);
-CREATE INDEX tenantfair_pending_xid ON tenantfair_pending USING btree (xid, opens);
+) WITH (autovacuum_analyze_threshold=2147483647, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, vacuum_truncate=off);
+CREATE INDEX tenantfair_pending_xid ON tenantfair_pending USING btree (xid);
 CREATE CONSTRAINT TRIGGER tenantfair_pending_fold AFTER INSERT ON tenantfair_pending DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (new.opens) EXECUTE FUNCTION tenantfair_pending_fold();
 COMMENT ON TABLE tenantfair_pending IS 'deltas of open transactions, folded into tenantfair_schedule at commit';
 
@@ -94,13 +94,16 @@ CREATE TABLE tenantfair_run (
     CONSTRAINT tenantfair_run_pkey PRIMARY KEY (id),
     CONSTRAINT tenantfair_run_run_id_key UNIQUE (run_id)
 ) WITH (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000);
+CREATE INDEX tenantfair_run_cancelled ON tenantfair_run USING btree (id) WHERE (status = 'cancelled'::text);
 CREATE INDEX tenantfair_run_claimed ON tenantfair_run USING btree (scope_key, claimed_at, id) WHERE (claim_token IS NOT NULL);
 CREATE INDEX tenantfair_run_due ON tenantfair_run USING btree (wake_at, id) WHERE ((status = 'running'::text) AND (wake_at IS NOT NULL));
+CREATE INDEX tenantfair_run_failed ON tenantfair_run USING btree (id) WHERE (status = 'failed'::text);
 CREATE INDEX tenantfair_run_finished ON tenantfair_run USING btree (finished_at, id) WHERE (finished_at IS NOT NULL);
 CREATE INDEX tenantfair_run_history ON tenantfair_run USING btree (scope_key, id) WHERE (finished_at IS NOT NULL);
-CREATE INDEX tenantfair_run_parked ON tenantfair_run USING btree (scope_key, id) WHERE ((status = 'waiting'::text) OR (poisoned_at IS NOT NULL));
+CREATE INDEX tenantfair_run_poisoned ON tenantfair_run USING btree (scope_key, id) WHERE (poisoned_at IS NOT NULL);
 CREATE INDEX tenantfair_run_queued ON tenantfair_run USING btree (scope_key, wake_at, id) WHERE ((tenant_admitted_at IS NULL) AND (wake_at IS NOT NULL));
 CREATE INDEX tenantfair_run_ready ON tenantfair_run USING btree (scope_key, wake_at, id) WHERE ((tenant_admitted_at IS NOT NULL) AND (wake_at IS NOT NULL));
+CREATE INDEX tenantfair_run_waiting ON tenantfair_run USING btree (scope_key, id) WHERE (status = 'waiting'::text);
 CREATE TRIGGER tenantfair_run_deleted AFTER DELETE ON tenantfair_run REFERENCING OLD TABLE AS old_runs FOR EACH STATEMENT EXECUTE FUNCTION tenantfair_run_deleted();
 CREATE TRIGGER tenantfair_run_inserted AFTER INSERT ON tenantfair_run REFERENCING NEW TABLE AS new_runs FOR EACH STATEMENT EXECUTE FUNCTION tenantfair_run_inserted();
 CREATE TRIGGER tenantfair_run_truncate_guard AFTER TRUNCATE ON tenantfair_run FOR EACH STATEMENT EXECUTE FUNCTION tenantfair_truncate_guard();
@@ -184,7 +187,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 55064cf98481383633b4bd4da4315ec2
+--     body md5 126ddbe1ece3af7d7a054a2998e01e35
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void
@@ -193,7 +196,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET enable_seqscan=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 3ba8ff06ba535b06da1c48616f2c6c63
+--     body md5 e0bac4764e032ca6ad2e17bfc4b5d893
 
 -- FUNCTION tenantfair_partition_schedule()
 --     RETURNS trigger
@@ -211,19 +214,19 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 11b20eb9e8cc65a818cf7b4bbcde939d
+--     body md5 aef645dbacb92d3d6f7f24098ba25a80
 
 -- FUNCTION tenantfair_run_inserted()
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 3a2fe2012b5ffe8a6d4ffeb4c48784d5
+--     body md5 f6a5b5674cb6eceaef2d133e4a6d184c
 
 -- FUNCTION tenantfair_run_updated()
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 3808f6efadd262db8d329a088bcff43a
+--     body md5 9b081b3e344024d80177349f685078bd
 
 -- FUNCTION tenantfair_schedule_guard()
 --     RETURNS trigger
@@ -240,6 +243,6 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 596a09bc88a370310deb2cd1f28970fa
+--     body md5 fb489e2a2105ba934e148f095c482f44
 
 -- ROW of tenantfair_policy: {"id": 1, "scan_laps": 0, "max_active": null, "scan_budget": 32, "max_attempts": 5, "lease_seconds": 60, "admission_mode": "legacy", "initialized_at": null, "policy_version": 0, "scan_ring_position": 0, "configured_max_active": null}

@@ -103,7 +103,7 @@ class TestList:
         self, reader: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(run_list, "WINDOW", 1)
-        wanted, _ = run_in("failed"), run_in("completed", finished_at="2026-01-01T00:00Z")
+        wanted, newer = run_in("failed"), run_in("completed", finished_at="2026-01-01T00:00Z")
 
         for query in (
             f"?q={wanted.run_id}",
@@ -116,7 +116,10 @@ class TestList:
         ]
         assert listed(reader, f"?q={wanted.run_id}&state=queued") == []
         assert listed(reader, f"?q={wanted.run_id}&scope=other") == []
-        assert listed(reader, "?state=failed") == []
+        # The domain's failed runs have an index of their own; those of a scope lie among all it finished.
+        assert [run.pk for run in listed(reader, "?state=failed")] == [wanted.pk]
+        assert newer.scope_key == wanted.scope_key
+        assert listed(reader, f"?state=failed&scope={wanted.scope_key}") == []
 
     @pytest.mark.parametrize("term", ["acme", "%", str(uuid.UUID(int=0)), "'", "-1", "9" * 40])
     def test_anything_else_finds_nothing(self, reader: Client, term: str) -> None:

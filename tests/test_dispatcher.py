@@ -162,7 +162,7 @@ def test_poison_is_reported_and_its_place_is_claimed_for_at_once() -> None:
 
 
 def test_an_unfilled_claim_is_followed_by_others_until_a_lap_is_done() -> None:
-    """A tenant's work is found in the first poll though 70 idle scopes, more than two budgets, lie before it."""
+    """One poll finds work behind 70 idle scopes, which are more than two budgets."""
     for number in range(70):
         run_in("scheduled", tenant_id=f"idle {number}")
     run_in("queued", tenant_id="last")

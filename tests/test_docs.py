@@ -22,6 +22,7 @@ from django.test import override_settings
 from tenantfair import backend, checks, conf, exceptions, metrics, policy, runs, schema, signals
 from tenantfair.execution import RunContext
 from tenantfair.management import base
+from tenantfair.models import Run
 from tenantfair.policy import Inspection
 from tenantfair.worker import EXIT_DRAINED, EXIT_FORCED, EXIT_UNDRAINED
 from tests.docs_pages import DOCS, ROOT, anchors, blocks, cells, code, links, pages, section, table
@@ -265,11 +266,13 @@ def test_the_functions_and_fields_of_policy_are_shown() -> None:
 # Database
 
 
-def test_the_tables_and_functions_are_shown() -> None:
+def test_the_tables_functions_and_indexes_are_shown() -> None:
     page = REFERENCE / "sql.md"
     tables = {model._meta.db_table for model in apps.get_app_config("tenantfair").get_models()}
     assert set(firsts(table(page, "Tables"))) == tables | {"tenantfair_pending"}
     assert set(firsts(table(page, "Functions"))) == set(schema.FUNCTIONS)
+    indexes = firsts(table(DOCS / "explanation/storage.md", "The run table"))
+    assert set(indexes) == {index.name for index in Run._meta.indexes}
 
 
 @pytest.mark.django_db

@@ -66,7 +66,7 @@ class Page:
                     parse(shlex.split(re.sub(r'[",\]]+', " ", found["words"])), block.where)
 
     def python(self, block: Block) -> None:
-        code = compile(without_framework(block.text), block.where, "exec")
+        code = compile(beside(block.text), block.where, "exec")
         if block.file is None:
             exec(code, vars(self.main))
         elif block.file[0].endswith("settings.py"):
@@ -138,13 +138,9 @@ def parse(words: list[str], where: str) -> None:
         call_command(name, *arguments)
 
 
-def without_framework(text: str) -> str:
-    """Return the text with imports that work beside Django 5.2, where the backport stands in."""
-    return (
-        text.replace("from django.tasks import", "from django_tasks import")
-        if django.VERSION < (6,)
-        else text
-    )
+def beside(text: str) -> str:
+    """Return the text with the framework by its name in this environment: Django's own, or the backport's."""
+    return text if django.VERSION >= (6,) else text.replace("django.tasks", "django_tasks")
 
 
 @contextmanager

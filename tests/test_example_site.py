@@ -17,13 +17,14 @@ def test_the_site_serves_its_pages_until_it_is_stopped() -> None:
         [sys.executable, "-m", "example_project.site", "--port=0", "--noisy=5"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     try:
         assert site.stdout is not None
-        address, password = "", ""
+        address, password, said = "", "", ""
         for line in site.stdout:
+            said += line
             if found := re.search(r"^Customers +(\S+)", line):
                 address = found[1]
             if found := re.search(r"user admin, password (\S+)", line):
@@ -31,7 +32,7 @@ def test_the_site_serves_its_pages_until_it_is_stopped() -> None:
             if line.startswith("Quit the server"):
                 break
 
-        assert address.startswith("http://127.0.0.1:")
+        assert address.startswith("http://127.0.0.1:"), said
         assert len(password) >= 12
         with urlopen(address, timeout=30) as page:
             assert b'href="/customers/noisy/"' in page.read()

@@ -209,8 +209,8 @@ def test_a_worker_is_woken_long_before_its_next_poll() -> None:
         with connect() as observer:
             until(
                 lambda: observer.execute(
-                    "SELECT FROM pg_stat_activity WHERE application_name = 'woken' AND query LIKE 'LISTEN%' AND"
-                    " query NOT LIKE '%trial%'"
+                    "SELECT FROM pg_stat_activity WHERE application_name = 'woken'"
+                    " AND query LIKE 'LISTEN%' AND query NOT LIKE '%trial%'"
                 ).fetchall(),
                 "the worker listens",
             )

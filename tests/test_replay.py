@@ -26,6 +26,7 @@ def replay(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "example_project/manage.py", "replay", *map(str, arguments)],
         cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
         check=False,
         capture_output=True,
         text=True,

@@ -304,8 +304,8 @@ def test_each_run_is_in_exactly_one_index_of_its_scope(db: Session) -> None:
         "scheduled": "queued",
         "ready": "ready",
         "claimed": "claimed",
-        "waiting": "parked",
-        "poisoned": "parked",
+        "waiting": "waiting",
+        "poisoned": "poisoned",
     }
     predicates = db.execute(r"""
         SELECT substr(relname, length('tenantfair_run_') + 1), pg_get_expr(indpred, indrelid)

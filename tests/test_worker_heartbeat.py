@@ -228,7 +228,8 @@ def test_the_workers_own_session_is_named_direct_and_read_committed(monkeypatch:
         assert own.pool is None
         cursor.execute(
             "SELECT current_setting('application_name'), current_setting('transaction_isolation'),"
-            " current_setting('idle_in_transaction_session_timeout'), current_setting('transaction_read_only')"
+            " current_setting('idle_in_transaction_session_timeout'),"
+            " current_setting('transaction_read_only')"
         )
         assert cursor.fetchone() == ("worker nine", "read committed", "30s", "off")
 

@@ -9,8 +9,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
-
 from tenantfair.claim.base import Lease
 from tenantfair.signals import claim_observed
 from tenantfair.worker import Worker
@@ -110,7 +108,3 @@ class Gates:
 
 
 GATES = Gates()
-
-
-def close_connections() -> None:
-    connections.close_all()

@@ -39,7 +39,8 @@ def session() -> list[Any]:
     """Return who the task is to the server, in which isolation, and the server process."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT current_setting('application_name'), current_setting('transaction_isolation'), pg_backend_pid()"
+            "SELECT current_setting('application_name'), current_setting('transaction_isolation'),"
+            " pg_backend_pid()"
         )
         return list(cursor.fetchone())
 

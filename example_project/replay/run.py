@@ -62,7 +62,7 @@ def _wait_for_the_last(place: Site, work: float) -> None:
     """Return once nothing is left to do; by itself that takes at most the sum of all run times."""
     give_up = time.monotonic() + work + _PATIENCE
     with place.connection() as connection:
-        while connection.execute(load_sql("unfinished")).fetchone()[0]:
+        while connection.execute(load_sql("unfinished")).fetchone()[0] > 0:
             if time.monotonic() > give_up:
                 raise ChildFailed("the worker did not finish the replayed jobs in time")
             pause(0.1, *place.workers)

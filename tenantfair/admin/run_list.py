@@ -52,11 +52,17 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """How the runs of one state are found; with `sift`, only some of the slice's rows are in that state."""
+    """How the runs of one state are found; where a list is sifted, only some of the slice's rows are in that state."""
 
     slice: Slice
-    note: Any
+    note: Any = ""
+    scope_note: Any = ""
     sift: bool = False
+    sift_scope: bool = False
+
+    def sifts(self, scope: str | None) -> bool:
+        """Return whether the asked list is sifted: that of one scope, or of all."""
+        return self.sift_scope if scope else self.sift
 
 
 # Each condition spells out that of the index meant for it: tenantfair_run_due names the status and serves the
@@ -67,7 +73,8 @@ _ADMITTED: Final = Q(tenant_admitted_at__isnull=False)
 _DUE: Final = Q(wake_at__lte=Now())
 _LATER: Final = Q(wake_at__gt=Now())
 _CLAIM: Final = Q(claim_token__isnull=False)
-_PARK: Final = Q(status="waiting") | Q(poisoned_at__isnull=False)
+_WAIT: Final = Q(status="waiting")
+_POISON: Final = Q(poisoned_at__isnull=False)
 _END: Final = Q(finished_at__isnull=False)
 
 _QUEUED: Final = Slice(
@@ -94,26 +101,30 @@ _CLAIMED: Final = Slice(
     scope_rows=_CLAIM,
     scope_order=("claimed_at", "id"),
 )
-_PARKED: Final = Slice(rows=_PARK, order=("-scope_key", "-id"), scope_rows=_PARK, scope_order=("-id",))
+_WAITING: Final = Slice(rows=_WAIT, order=("scope_key", "id"), scope_rows=_WAIT, scope_order=("id",))
+_POISONED: Final = Slice(rows=_POISON, order=("scope_key", "id"), scope_rows=_POISON, scope_order=("id",))
 _FINISHED: Final = Slice(rows=_END, order=("-finished_at", "-id"), scope_rows=_END, scope_order=("-id",))
+_FAILED: Final = Slice(rows=Q(status="failed"), order=NEWEST_FIRST, scope_rows=_END, scope_order=("-id",))
+_CANCELLED: Final = Slice(rows=Q(status="cancelled"), order=NEWEST_FIRST, scope_rows=_END, scope_order=("-id",))
 
 _NEXT_FIRST: Final = _("In the order they become due.")
 _BY_SCOPE: Final = _("By scope, the oldest first.")
-_OF_PARKED: Final = _("Only among the first %(window)d runs that wait or are poisoned.")
 _OF_FINISHED: Final = _("Only among the %(window)d runs that finished last.")
 
 LISTINGS: Final[dict[str, Listing]] = {
-    "queued": Listing(slice=_QUEUED, note=_NEXT_FIRST),
-    "ready": Listing(slice=_READY, note=_BY_SCOPE),
-    "claimed": Listing(slice=_CLAIMED, note=_BY_SCOPE),
-    "scheduled": Listing(slice=_SCHEDULED, note=_NEXT_FIRST),
-    "waiting": Listing(slice=_PARKED, note=_OF_PARKED, sift=True),
-    "poisoned": Listing(slice=_PARKED, note=_OF_PARKED, sift=True),
-    "completed": Listing(slice=_FINISHED, note=_OF_FINISHED, sift=True),
-    "failed": Listing(slice=_FINISHED, note=_OF_FINISHED, sift=True),
-    "cancelled": Listing(slice=_FINISHED, note=_OF_FINISHED, sift=True),
+    "queued": Listing(slice=_QUEUED, note=_NEXT_FIRST, scope_note=_NEXT_FIRST),
+    "ready": Listing(slice=_READY, note=_BY_SCOPE, scope_note=_BY_SCOPE),
+    "claimed": Listing(slice=_CLAIMED, note=_BY_SCOPE, scope_note=_BY_SCOPE),
+    "scheduled": Listing(slice=_SCHEDULED, note=_NEXT_FIRST, scope_note=_NEXT_FIRST),
+    "waiting": Listing(slice=_WAITING, note=_BY_SCOPE, scope_note=_BY_SCOPE),
+    "poisoned": Listing(slice=_POISONED, note=_BY_SCOPE, scope_note=_BY_SCOPE),
+    "completed": Listing(
+        slice=_FINISHED, note=_OF_FINISHED, scope_note=_OF_FINISHED, sift=True, sift_scope=True
+    ),
+    "failed": Listing(slice=_FAILED, scope_note=_OF_FINISHED, sift_scope=True),
+    "cancelled": Listing(slice=_CANCELLED, scope_note=_OF_FINISHED, sift_scope=True),
 }
-_EVERY_SLICE: Final = (_QUEUED, _SCHEDULED, _READY, _CLAIMED, _PARKED, _FINISHED)
+_EVERY_SLICE: Final = (_QUEUED, _SCHEDULED, _READY, _CLAIMED, _WAITING, _POISONED, _FINISHED)
 _NEWEST_OF_SCOPE: Final = _("Only the %(most)d newest runs of the scope.")
 
 
@@ -139,7 +150,7 @@ def chosen_scope(request: HttpRequest) -> str | None:
 def ordering(request: HttpRequest) -> tuple[str, ...]:
     """Return the order of the asked list: that of the index that it is read from, else newest first."""
     listing = LISTINGS.get(request.GET.get(STATE, ""))
-    if listing is None or listing.sift or request.GET.get(SEARCH):
+    if listing is None or listing.sifts(request.GET.get(SCOPE)) or request.GET.get(SEARCH):
         return NEWEST_FIRST
     return listing.slice.scope_order if request.GET.get(SCOPE) else listing.slice.order
 
@@ -150,7 +161,8 @@ def note(request: HttpRequest) -> str:
         return ""
     listing = LISTINGS.get(request.GET.get(STATE, ""))
     if listing is not None:
-        return str(listing.note) % {"window": WINDOW}
+        chosen = listing.scope_note if request.GET.get(SCOPE) else listing.note
+        return str(chosen) % {"window": WINDOW}
     return str(_NEWEST_OF_SCOPE) % {"most": MOST_SIFTED} if request.GET.get(SCOPE) else ""
 
 
@@ -158,11 +170,10 @@ def in_state(queryset: QuerySet[Run], state: str, scope_key: str | None) -> Quer
     """Return the runs in one state, of one scope or of all."""
     listing = LISTINGS[state]
     rows = listing.slice.of(queryset, scope_key)
-    if not listing.sift:
+    if not (listing.sift if scope_key is None else listing.sift_scope):
         return rows
     looked_at = rows.values_list("pk", "status")[:WINDOW]
-    wanted = Run.Status.RUNNING if state == "poisoned" else state
-    return queryset.filter(pk__in=[pk for pk, status in looked_at if status == wanted][:MOST_SIFTED])
+    return queryset.filter(pk__in=[pk for pk, status in looked_at if status == state][:MOST_SIFTED])
 
 
 def of_scope(queryset: QuerySet[Run], scope_key: str) -> QuerySet[Run]:

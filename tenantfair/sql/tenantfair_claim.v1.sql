@@ -657,7 +657,8 @@ BEGIN
         FROM (
             SELECT frozen.visit, run.id, false AS queued, run.wake_at, true AS fit
             FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
-            JOIN tenantfair_run AS run ON run.id = frozen.id
+            -- By id and no other way: a limit keeps the conditions below from choosing an index of theirs.
+            CROSS JOIN LATERAL (SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1) AS run
             WHERE NOT frozen.queued
                 AND run.scope_key = v_scope[frozen.visit]
                 AND run.wake_at <= p_now
@@ -726,7 +727,9 @@ BEGIN
                         WHEN EXISTS (
                             SELECT
                             FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
-                            JOIN tenantfair_run AS run ON run.id = frozen.id
+                            CROSS JOIN LATERAL (
+                                SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1
+                            ) AS run
                             WHERE frozen.visit = v_visit
                                 AND frozen.queued
                                 AND run.wake_at <= p_now

@@ -116,8 +116,8 @@ class Worker:
     def _refuse_open_transaction(self) -> None:
         if connections[self.plan.using].in_atomic_block:
             raise ConfigurationError(
-                "a worker cannot run inside a transaction, as in a TestCase: its own connections would not see"
-                " what that has enqueued. Use tenantfair.testing.drain() there"
+                "a worker cannot run inside a transaction, as in a TestCase: its own connections would not"
+                " see what that has enqueued. Use tenantfair.testing.drain() there"
             )
 
     def _prepare(self) -> None:

@@ -155,12 +155,15 @@ class Command(BaseCommand):
             worker.finished.wait(timeout=worker.plan.drain_timeout)
 
         atexit.register(drain)
-        self._run(worker)
+        try:
+            self._run(worker)
+        except CommandError as error:
+            self.stderr.write(self.style.ERROR(f"{error} Waiting for a change."))
 
     def _leave(self, code: int) -> None:
         if code == EXIT_DRAINED:
             return
-        # Tasks still run in threads that nothing can end, and an ordinary exit would wait or crash under them.
+        # Tasks still run in threads that nothing can end; an ordinary exit would wait or crash under them.
         if code == EXIT_FORCED:
             self.stderr.write("Forced to stop; running tasks were cut off.")
         else:

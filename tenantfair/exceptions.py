@@ -1,23 +1,23 @@
 """Every error tenantfair raises on purpose.
 
-    TenantFairError
-    ├── ConfigurationError          settings say something that cannot work
-    ├── SchemaMismatch              the database is not the one this version needs
-    ├── ClaimUnavailable            nothing was claimed, nothing was changed; `reason` says why
-    ├── InvalidTenant (ValueError)  a tenant id that cannot name a scope
-    ├── InvalidPayload (ValueError) a value that JSON or PostgreSQL cannot hold
-    ├── InvalidRun (ValueError)     any other argument that cannot describe a run
-    ├── InvalidCap (ValueError)     a cap that is not an integer in 1..2147483647
-    ├── InvalidScanBudget (ValueError)
-    ├── InvalidVersion (ValueError) an expected_version that is not an integer in 0..2**63-1
-    ├── NotInitialized              the policy has not been initialised by a worker start yet
-    ├── InactiveEngine              the domain runs another admission mode
-    ├── StaleVersion                compare-and-set lost; nothing changed
-    ├── RunNotFound                 no run has this id
-    ├── RunExists                   a run with this id is already there; nothing was written
-    ├── RunBusy                     another session holds the run's row
-    ├── RunNotActive                the run's state does not allow the operation
-    └── StaleClaim                  the fence was lost; nothing was written
+TenantFairError
+├── ConfigurationError          settings say something that cannot work
+├── SchemaMismatch              the database is not the one this version needs
+├── ClaimUnavailable            nothing was claimed, nothing was changed; `reason` says why
+├── InvalidTenant (ValueError)  a tenant id that cannot name a scope
+├── InvalidPayload (ValueError) a value that JSON or PostgreSQL cannot hold
+├── InvalidRun (ValueError)     any other argument that cannot describe a run
+├── InvalidCap (ValueError)     a cap that is not an integer in 1..2147483647
+├── InvalidScanBudget (ValueError)
+├── InvalidVersion (ValueError) an expected_version that is not an integer in 0..2**63-1
+├── NotInitialized              the policy has not been initialised by a worker start yet
+├── InactiveEngine              the domain runs another admission mode
+├── StaleVersion                compare-and-set lost; nothing changed
+├── RunNotFound                 no run has this id
+├── RunExists                   a run with this id is already there; nothing was written
+├── RunBusy                     another session holds the run's row
+├── RunNotActive                the run's state does not allow the operation
+└── StaleClaim                  the fence was lost; nothing was written
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ class Policy(models.Model):
         TENANT_FAIR = "tenant_fair", _("tenant fair")
 
     id = models.SmallIntegerField(primary_key=True, default=1, db_default=1)
-    admission_mode = models.CharField(_("admission mode"), max_length=16, choices=Mode, db_default=Mode.LEGACY)
+    admission_mode = models.CharField(
+        _("admission mode"), max_length=16, choices=Mode, db_default=Mode.LEGACY
+    )
     max_active = models.IntegerField(_("default cap"), null=True)
     configured_max_active = models.IntegerField(_("cap last asked for by settings"), null=True)
     lease_seconds = models.IntegerField(_("lease in seconds"), db_default=60)
@@ -117,9 +119,13 @@ class Partition(models.Model):
         verbose_name_plural = _("partitions")
         permissions: ClassVar = [("override_cap", _("Can override the cap of a partition"))]
         constraints: ClassVar = [
-            models.CheckConstraint(name="tenantfair_partition_scope", condition=Q(scope_key="") | Q(_scope_is_well_formed("scope_key"))),
             models.CheckConstraint(
-                name="tenantfair_partition_cap", condition=Q(max_active__isnull=True) | _cap_is_valid("max_active")
+                name="tenantfair_partition_scope",
+                condition=Q(scope_key="") | Q(_scope_is_well_formed("scope_key")),
+            ),
+            models.CheckConstraint(
+                name="tenantfair_partition_cap",
+                condition=Q(max_active__isnull=True) | _cap_is_valid("max_active"),
             ),
             models.CheckConstraint(
                 name="tenantfair_partition_counters",

@@ -25,7 +25,9 @@ _SPACE: Final = r"\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SCOPE_PATTERN: Final = rf"^(?!.*[{_CONTROL}])[^{_SPACE}](.*[^{_SPACE}])?$"
 
 _CONTROL_CHARACTERS: Final = frozenset(chr(c) for c in (*range(0x20), *range(0x7F, 0xA0)))
-_SPACE_CHARACTERS: Final = "\u0020\u00a0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+_SPACE_CHARACTERS: Final = "".join(
+    map(chr, (0x20, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000))
+)
 
 _current: ContextVar[str | None] = ContextVar("tenantfair_tenant", default=None)
 
@@ -47,7 +49,9 @@ def validate_tenant(tenant_id: object) -> str:
     if tenant_id.strip(_SPACE_CHARACTERS) != tenant_id:
         raise InvalidTenant("a tenant id neither starts nor ends with white space")
     if not unicodedata.is_normalized("NFC", tenant_id):
-        raise InvalidTenant("a tenant id is in Unicode form NFC; unicodedata.normalize('NFC', ...) makes it so")
+        raise InvalidTenant(
+            "a tenant id is in Unicode form NFC; unicodedata.normalize('NFC', ...) makes it so"
+        )
     return tenant_id
 
 

@@ -52,7 +52,7 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """How the runs of one state are found; where a list is sifted, only some of the slice's rows are in that state."""
+    """How the runs of one state are found; a sifted list shows only those of the slice in that state."""
 
     slice: Slice
     note: Any = ""
@@ -105,7 +105,9 @@ _WAITING: Final = Slice(rows=_WAIT, order=("scope_key", "id"), scope_rows=_WAIT,
 _POISONED: Final = Slice(rows=_POISON, order=("scope_key", "id"), scope_rows=_POISON, scope_order=("id",))
 _FINISHED: Final = Slice(rows=_END, order=("-finished_at", "-id"), scope_rows=_END, scope_order=("-id",))
 _FAILED: Final = Slice(rows=Q(status="failed"), order=NEWEST_FIRST, scope_rows=_END, scope_order=("-id",))
-_CANCELLED: Final = Slice(rows=Q(status="cancelled"), order=NEWEST_FIRST, scope_rows=_END, scope_order=("-id",))
+_CANCELLED: Final = Slice(
+    rows=Q(status="cancelled"), order=NEWEST_FIRST, scope_rows=_END, scope_order=("-id",)
+)
 
 _NEXT_FIRST: Final = _("In the order they become due.")
 _BY_SCOPE: Final = _("By scope, the oldest first.")

@@ -61,7 +61,9 @@ def claim_due(
         return observation.batch
 
 
-def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _fetch(
+    connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]
+) -> Sequence[Mapping[str, Any]]:
     try:
         with connection.cursor() as cursor:
             cursor.execute(sql, params)

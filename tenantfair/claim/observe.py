@@ -57,4 +57,6 @@ def _kinds(batch: ClaimBatch) -> Counter[str]:
 def _kind(outcome: Lease | Poisoned) -> str:
     if isinstance(outcome, Poisoned):
         return "queued_poison" if outcome.work_class == "queued_ready" else "admitted_poison"
-    return {"admitted_ready": "reacquire", "queued_ready": "promotion", "expired": "steal"}[outcome.work_class]
+    return {"admitted_ready": "reacquire", "queued_ready": "promotion", "expired": "steal"}[
+        outcome.work_class
+    ]

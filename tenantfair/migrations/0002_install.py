@@ -13,7 +13,8 @@ class Migration(migrations.Migration):
     operations = [
         migrations.RunSQL(install("tenantfair_storage.v1"), load("tenantfair_storage.v1.reverse")),
         migrations.RunSQL(
-            install("tenantfair_partition_schedule.v1"), "DROP FUNCTION tenantfair_partition_schedule() CASCADE"
+            install("tenantfair_partition_schedule.v1"),
+            "DROP FUNCTION tenantfair_partition_schedule() CASCADE",
         ),
         migrations.RunSQL(
             install("tenantfair_schedule_guard.v1"), "DROP FUNCTION tenantfair_schedule_guard() CASCADE"

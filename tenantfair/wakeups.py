@@ -85,8 +85,6 @@ def _seconds_until(due: Due) -> float:
 class _Hint:
     """What one transaction, or one savepoint of it, asks for; called at its commit."""
 
-    __qualname__ = "tenantfair.wakeups"
-
     def __init__(self, alias: str, due: float) -> None:
         self.alias = alias
         self.due = due
@@ -113,8 +111,13 @@ class _Sender:
         with self._changed:
             self._wanted.add(alias)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tenantfair-wakeups", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="tenantfair-wakeups", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has no thread, or the interpreter is ending
+                    self._wanted.clear()
+                    return
+                self._thread = thread
             self._changed.notify_all()
 
     def flush(self, seconds: float = _EXIT_SECONDS) -> bool:
@@ -164,5 +167,6 @@ def _send(alias: str, open_connections: dict[str, psycopg.Connection[Any]]) -> b
 
 _sender: Final = _Sender()
 atexit.register(_sender.flush)
-# A child has none of its parent's threads.
-os.register_at_fork(after_in_child=_sender._start_afresh)
+if hasattr(os, "register_at_fork"):
+    # A child has none of its parent's threads.
+    os.register_at_fork(after_in_child=_sender._start_afresh)

@@ -9,12 +9,20 @@ from dataclasses import dataclass
 import pytest
 from psycopg import sql
 
+from tenantfair.sql import load
 from tests.claim_support import MAX_ATTEMPTS, NOW, Bench, Session, at, bench
 
 pytestmark = pytest.mark.django_db
 
+IDLE_CHECK = load("due_work_exists").replace("clock_timestamp()", f"timestamptz '{NOW.isoformat()}'")
 ROWS = 50_000
 PER_INSPECTION, PER_OUTCOME = 12, 60
+# Where expired or poisoned rows are in sight, all 16 candidates of a page are locked and rechecked.
+PER_CAREFUL_INSPECTION = 160
+# A full scope's admitted rows are counted, up to its cap of 10.
+PER_FULL_INSPECTION = 32
+# It looks at up to 64 scopes.
+PER_IDLE_CHECK = 64 * PER_INSPECTION
 # The policy row, the door and what a call costs when it finds nothing.
 PER_CALL = 60
 TABLES = ("policy", "partition", "schedule", "run", "pending")
@@ -29,6 +37,7 @@ EXPIRED = {
     "claimed_at": "timestamptz '2025-12-31' - n * interval '1 s'",
     "tenant_admitted_at": "timestamptz '2025-12-01'",
 }
+LIVE = EXPIRED | {"claimed_at": "timestamptz '2026-01-01'"}
 SPENT = {"claim_attempts": "CASE WHEN n % 3 = 0 THEN 5 ELSE 1 END"}
 
 
@@ -37,6 +46,7 @@ class Shape:
     fill: Callable[[Bench], None]
     cap: int = 10
     outcomes: tuple[int, int, int] = (1, 8, 50)
+    per_inspection: int = PER_INSPECTION
 
 
 def fill(bench: Bench, tenant: str, columns: dict[str, str], rows: int) -> None:
@@ -66,6 +76,13 @@ def deep_queue_at_the_cap(bench: Bench) -> None:
     fill(bench, "'a'", QUEUED, ROWS)
 
 
+def idle_scopes(bench: Bench) -> None:
+    fill(bench, "'t' || n", QUEUED, ROWS // 10)
+    bench.db.execute("DELETE FROM tenantfair_run")
+    for number in range(10):
+        bench.queued(f"t{ROWS // 10 - number}", 9)
+
+
 def deep_queue(bench: Bench) -> None:
     fill(bench, "'a'", QUEUED, ROWS)
 
@@ -84,15 +101,22 @@ def deep_poison(bench: Bench) -> None:
     fill(bench, "'t' || n % 10", QUEUED | SPENT, ROWS // 2)
 
 
+def live_claims_and_full_queues(bench: Bench) -> None:
+    fill(bench, "'t' || n % 50", LIVE, ROWS // 5)
+    fill(bench, "'t' || n % 50", QUEUED, ROWS)
+
+
 SHAPES = {
     "finished": Shape(finished_and_ten_due, outcomes=(1, 8, 10)),
     "future": Shape(future_and_one_due, outcomes=(1, 1, 1)),
     "many tenants": Shape(many_tenants),
     "at the cap": Shape(deep_queue_at_the_cap, outcomes=(0, 0, 0)),
     "deep queue": Shape(deep_queue, cap=2147483647),
+    "idle scopes": Shape(idle_scopes),
     "deep debt": Shape(deep_debt),
-    "deep expiry": Shape(deep_expiry),
-    "deep poison": Shape(deep_poison),
+    "live claims": Shape(live_claims_and_full_queues, outcomes=(0, 0, 0), per_inspection=PER_FULL_INSPECTION),
+    "deep expiry": Shape(deep_expiry, per_inspection=PER_CAREFUL_INSPECTION),
+    "deep poison": Shape(deep_poison, per_inspection=PER_CAREFUL_INSPECTION),
 }
 
 
@@ -131,6 +155,19 @@ def test_pages_touched_are_bounded_by_inspections_and_outcomes(domain: Bench, sh
     assert_bounded(old_plans, kind, "true statistics, old session")
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_idle_check_touches_a_bounded_number_of_pages(domain: Bench, shape: str) -> None:
+    kind = SHAPES[shape]
+    domain.policy(cap=kind.cap)
+    kind.fill(domain)
+    for statistics in ("tiny", "true"):
+        if statistics == "true":
+            analyze(domain)
+        touched = pages(domain.session(), sql.SQL(IDLE_CHECK))
+        print(shape, statistics, touched)
+        assert touched <= PER_IDLE_CHECK, f"{statistics} statistics: {touched}"
+
+
 def use_every_statement(bench: Bench, caller: Session) -> None:
     """Make the session plan all that the function can do, on a handful of rows that are gone afterwards."""
     bench.queued("a")
@@ -154,7 +191,7 @@ def assert_bounded(caller: Session, shape: Shape, session: str) -> None:
     for demand, outcomes in zip((1, 8, 50), shape.outcomes, strict=True):
         touched, inspections, granted = measured(caller, demand)
         assert granted == outcomes
-        allowed = PER_CALL + PER_INSPECTION * inspections + PER_OUTCOME * granted
+        allowed = PER_CALL + shape.per_inspection * inspections + PER_OUTCOME * granted
         assert touched <= allowed, f"{session}, demand {demand}: {touched} > {allowed}, {inspections} visits"
 
 
@@ -164,14 +201,19 @@ def measured(caller: Session, demand: int) -> tuple[int, int, int]:
     # Once to have every plan at hand: making them reads catalogs.
     with caller.transaction(force_rollback=True):
         rows = caller.execute(call).fetchall()
+    told = next(row for row in rows if row.row_kind == "call")
     with caller.transaction(force_rollback=True):
         before = sequential_scans(caller)
-        plan = caller.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + call).fetchone()[0]
+        touched = pages(caller, call)
         assert sequential_scans(caller) == before
-    plan = json.loads(plan) if isinstance(plan, str) else plan
-    told = next(row for row in rows if row.row_kind == "call")
-    node = plan[0]["Plan"]
-    return node["Shared Hit Blocks"] + node["Shared Read Blocks"], told.inspections, told.outcome_count
+    return touched, told.inspections, told.outcome_count
+
+
+def pages(caller: Session, statement: sql.Composable) -> int:
+    """The pages one statement touches."""
+    plan = caller.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(statement)).fetchone()[0]
+    node = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
+    return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
 
 
 def sequential_scans(caller: Session) -> dict[str, int]:

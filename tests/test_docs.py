@@ -224,7 +224,7 @@ def test_every_signal_and_metric_is_shown() -> None:
 def test_every_log_event_is_shown() -> None:
     shown = {event for row in table(REFERENCE / "signals.md", "Log events") for event in code(row[1])}
     source = "".join(path.read_text() for path in (ROOT / "tenantfair").rglob("*.py"))
-    assert shown == set(re.findall(r'(?:"event": |_extra\(|logging\.[A-Z]+,\s+)"(\w+)"', source))
+    assert shown == set(re.findall(r'(?:"event": |_extra\(|\babout\(|logging\.[A-Z]+,\s+)"(\w+)"', source))
 
 
 def test_the_backends_options_states_and_context_are_shown() -> None:

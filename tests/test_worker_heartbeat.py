@@ -198,7 +198,7 @@ def test_a_keeper_that_dies_is_started_again_and_ends_when_told() -> None:
         keeper.stop()
 
     assert keeper.pid is None
-    keeper.renewed()
+    keeper.renewed(0.0)
     keeper.write_place(0, None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
@@ -64,10 +64,10 @@ class Bench:
             **options,
         )
 
-    def _launch(self, lease: Lease) -> bool:
-        self.live.append(lease)
-        self.launched.append(lease)
-        return True
+    def _launch(self, leases: Sequence[Lease], asked_at: float) -> int:
+        self.live += leases
+        self.launched += leases
+        return len(leases)
 
     def _observe(self, *, demand: int, result: str, **_: Any) -> None:
         self.demands.append(demand)

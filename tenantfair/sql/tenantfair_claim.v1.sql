@@ -72,6 +72,8 @@ CREATE OR REPLACE FUNCTION tenantfair_claim(
     LANGUAGE plpgsql
     SET search_path FROM CURRENT
     -- Every lookup is an ordered index probe; these make another plan impossible, whatever the statistics say.
+    -- So do the LATERAL lookups by key with a LIMIT 1, and the keys given twice (once as an array) to an UPDATE:
+    -- joined plainly, a plan made while a table had one row would read all of it for good.
     SET plan_cache_mode = force_generic_plan
     SET enable_seqscan = off
     SET enable_bitmapscan = off
@@ -274,7 +276,7 @@ BEGIN
                 array_agg(ring.cap) AS cap
             INTO v_ring
             FROM (
-                SELECT ahead.*, coalesce(part.max_active, v_policy.max_active) AS cap
+                SELECT ahead.*, coalesce(part.cap, v_policy.max_active) AS cap
                 FROM (
                     SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
                     FROM tenantfair_schedule AS schedule
@@ -282,8 +284,12 @@ BEGIN
                     ORDER BY schedule.ring_position
                     LIMIT v_chunk
                 ) AS ahead
-                JOIN tenantfair_partition AS part ON part.scope_key = ahead.scope_key
-                -- Again, so that the order does not hang on how the join is made.
+                CROSS JOIN LATERAL (
+                    SELECT found.max_active AS cap
+                    FROM tenantfair_partition AS found
+                    WHERE found.scope_key = ahead.scope_key
+                    LIMIT 1
+                ) AS part
                 ORDER BY ahead.ring_position
             ) AS ring;
             EXIT WHEN v_ring.n = 0;
@@ -602,7 +608,7 @@ BEGIN
         LEFT JOIN LATERAL (
             SELECT run.id, page.queued
             FROM (
-                SELECT candidate.id, candidate.wake_at, candidate.queued
+                SELECT candidate.id, candidate.queued
                 FROM (
                     (
                         SELECT run.id, run.wake_at, false AS queued
@@ -628,12 +634,17 @@ BEGIN
                         END
                     )
                 ) AS candidate
+                ORDER BY candidate.queued, candidate.wake_at, candidate.id
                 LIMIT c_page
             ) AS page
-            JOIN tenantfair_run AS run ON run.id = page.id
-            ORDER BY page.queued, page.wake_at, page.id
+            CROSS JOIN LATERAL (
+                SELECT found.id
+                FROM tenantfair_run AS found
+                WHERE found.id = page.id
+                LIMIT 1
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS run
             LIMIT visit.quantum
-            FOR NO KEY UPDATE OF run SKIP LOCKED
         ) AS locked ON true
         WHERE visit.cap IS NOT NULL AND NOT visit.careful;
 
@@ -657,7 +668,6 @@ BEGIN
         FROM (
             SELECT frozen.visit, run.id, false AS queued, run.wake_at, true AS fit
             FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
-            -- By id and no other way: a limit keeps the conditions below from choosing an index of theirs.
             CROSS JOIN LATERAL (SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1) AS run
             WHERE NOT frozen.queued
                 AND run.scope_key = v_scope[frozen.visit]
@@ -890,14 +900,18 @@ BEGIN
                 INTO v_locked
                 FROM (
                     SELECT run.id
-                    FROM unnest(v_page.id) WITH ORDINALITY AS frozen (id, place)
-                    JOIN tenantfair_run AS run ON run.id = frozen.id
-                    ORDER BY frozen.place
-                    FOR NO KEY UPDATE OF run SKIP LOCKED
+                    FROM unnest(v_page.id) AS frozen (id)
+                    CROSS JOIN LATERAL (
+                        SELECT found.id
+                        FROM tenantfair_run AS found
+                        WHERE found.id = frozen.id
+                        LIMIT 1
+                        FOR NO KEY UPDATE SKIP LOCKED
+                    ) AS run
                 ) AS locked;
 
-                WITH queue AS (
-                    SELECT head.id, row_number() OVER (ORDER BY head.wake_at, head.id) AS rank
+                WITH queue AS MATERIALIZED (
+                    SELECT array_agg(head.id ORDER BY head.wake_at, head.id) AS ids
                     FROM (
                         SELECT run.id, run.wake_at
                         FROM tenantfair_run AS run
@@ -916,14 +930,16 @@ BEGIN
                     array_agg(
                         CASE
                             WHEN frozen.class = 'queued_ready'
-                            THEN (SELECT queue.rank FROM queue WHERE queue.id = frozen.id)
+                            THEN (SELECT array_position(queue.ids, frozen.id) FROM queue)
                         END
                         ORDER BY frozen.place
                     ) AS rank
                 INTO v_kept
                 FROM unnest(v_page.id, v_page.class, v_page.poison)
                     WITH ORDINALITY AS frozen (id, class, poison, place)
-                JOIN tenantfair_run AS run ON run.id = frozen.id
+                CROSS JOIN LATERAL (
+                    SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1
+                ) AS run
                 WHERE frozen.id = ANY (v_locked)
                     AND run.scope_key = v_scope[v_visit]
                     AND (run.claim_attempts >= p_max_attempts) = frozen.poison
@@ -1006,7 +1022,9 @@ BEGIN
                     admission_epoch = part.admission_epoch + 1,
                     updated_at = p_now
                 FROM unnest(v_scope[:v_planned], v_granted) AS visit (scope_key, granted)
-                WHERE part.scope_key = visit.scope_key AND visit.granted > 0
+                WHERE part.scope_key = visit.scope_key
+                    AND part.scope_key = ANY (v_scope[:v_planned])
+                    AND visit.granted > 0
             )
             UPDATE tenantfair_run AS run
             SET
@@ -1028,7 +1046,7 @@ BEGIN
                 END
             FROM unnest(v_out_visit, v_out_ordinal, v_out_id, v_out_class, v_out_poison, v_out_eligible)
                 AS outcome (visit, ordinal, id, class, poison, eligible)
-            WHERE run.id = outcome.id
+            WHERE run.id = outcome.id AND run.id = ANY (v_out_id)
             RETURNING
                 'outcome',
                 NULL::text,

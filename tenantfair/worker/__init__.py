@@ -176,18 +176,26 @@ class Worker:
     def _look_after(self, crew: Crew) -> None:
         crew.check_keeper()
         if self.plan.health_file is not None and crew.healthy:
-            self.plan.health_file.touch()
+            try:
+                self.plan.health_file.touch()
+            except OSError as error:
+                self._log(logging.ERROR, "health_file_failed", "The health file cannot be touched: %s", error)
 
     def _drain(self, crew: Crew) -> int:
-        """Claim no more, give back what has not begun, and wait for the rest until the drain timeout."""
-        deadline = time.monotonic() + self.plan.drain_timeout
-        self._log(logging.INFO, "worker_draining", "Worker %s drains", self.plan.worker_id)
-        crew.begin_to_drain()
-        while not crew.wait_until_drained(_DRAIN_STEP_SECONDS):
+        """Claim no more and wait for what runs: after a request to stop no longer than the drain timeout."""
+        crew.dispatcher.stop()
+        deadline: float | None = None
+        while True:
+            if deadline is None and (self._requests.count > 0 or crew.dispatcher.fatal is not None):
+                deadline = time.monotonic() + self.plan.drain_timeout
+                self._log(logging.INFO, "worker_draining", "Worker %s drains", self.plan.worker_id)
+                crew.drain()
+            if crew.wait_until_drained(_DRAIN_STEP_SECONDS):
+                break
             self._look_after(crew)
             if self._requests.count > 1:
                 return self._abandon(crew, EXIT_FORCED)
-            if time.monotonic() > deadline:
+            if deadline is not None and time.monotonic() > deadline:
                 return self._abandon(crew, EXIT_UNDRAINED)
         ended = crew.close()
         self._log(logging.INFO, "worker_stopped", "Worker %s stopped", self.plan.worker_id)

@@ -22,6 +22,7 @@ from tenantfair.runs import Failed, Outcome, Retry
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.holdings import Holding, Holdings
+from tenantfair.worker.records import about
 
 logger = logging.getLogger("tenantfair.worker")
 
@@ -204,8 +205,9 @@ class Completer:
             metrics.increment("tenantfair_admission_releases_total", reason=reason)
         if outcome == "yielded":
             wakeups.request(self._connections.alias)
-        extra = self._extra("run_settled", pending) | {"duration_ms": round(pending.seconds * 1000)}
-        logger.debug("Run %s %s", pending.holding.lease.run_id, outcome, extra=extra)
+        if logger.isEnabledFor(logging.DEBUG):
+            extra = self._extra("run_settled", pending) | {"duration_ms": round(pending.seconds * 1000)}
+            logger.debug("Run %s %s", pending.holding.lease.run_id, outcome, extra=extra)
         self._holdings.drop(pending.holding)
         self._report("run_settled", lease=pending.holding.lease, outcome=outcome, seconds=pending.seconds)
 
@@ -220,13 +222,7 @@ class Completer:
         self._holdings.drop(pending.holding)
 
     def _extra(self, event: str, pending: _Pending) -> dict[str, Any]:
-        lease = pending.holding.lease
-        return {
-            "event": event,
-            "run_id": str(lease.run_id),
-            "attempt": lease.attempt,
-            "worker_id": self._worker_id,
-        }
+        return about(event, pending.holding.lease, self._worker_id)
 
 
 def _word(outcome: Outcome) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 from tenantfair import metrics
 from tenantfair.claim.base import Lease
 from tenantfair.conf import Settings
+from tenantfair.exceptions import ConfigurationError
 from tenantfair.runs import Released
 from tenantfair.worker.completer import Completer
 from tenantfair.worker.database import WorkerConnections
@@ -20,9 +21,10 @@ from tenantfair.worker.dispatcher import Dispatcher
 from tenantfair.worker.executor import Executor
 from tenantfair.worker.exposition import MetricsServer
 from tenantfair.worker.heartbeat import Heartbeat
-from tenantfair.worker.holdings import Holdings
+from tenantfair.worker.holdings import Holding, Holdings
 from tenantfair.worker.keeper import Keeper
 from tenantfair.worker.listener import Listener
+from tenantfair.worker.records import about
 
 logger = logging.getLogger("tenantfair.worker")
 
@@ -74,7 +76,7 @@ class Crew:
             holdings=self.holdings,
             interval=self._beat_seconds,
             worker_id=plan.worker_id,
-            on_renewed=self.keeper.renewed if self.keeper else lambda: None,
+            on_renewed=self.keeper.renewed if self.keeper else lambda began: None,
         )
         self.completer = Completer(
             connections_of=connections_of,
@@ -102,7 +104,7 @@ class Crew:
             self._listener = Listener(
                 params=lambda: connections_of.params(alias), on_wakeup=self._poll, worker_id=plan.worker_id
             )
-        self._metrics_server = MetricsServer(*plan.metrics_address) if plan.metrics_address else None
+        self._metrics_server = _metrics_server(plan.metrics_address)
 
     def start(self) -> None:
         """Start all threads, and the keeper process."""
@@ -122,31 +124,38 @@ class Crew:
             self._threads[name].start()
         metrics.increment("tenantfair_worker_events_total", event="started")
 
-    def launch(self, lease: Lease) -> bool:
-        """Start a lease. False: it was given back, for it cannot be started or the worker stops."""
-        holding = self.holdings.take(lease)
-        if not self.dispatcher.stopping:
-            try:
-                self.executor.launch(holding)
-                return True
-            except RuntimeError:
-                metrics.increment("tenantfair_worker_events_total", event="launch_error")
-                logger.exception(
-                    "Run %s could not be started and is released",
-                    lease.run_id,
-                    extra={
-                        "event": "launch_failed",
-                        "run_id": str(lease.run_id),
-                        "worker_id": self.plan.worker_id,
-                    },
-                )
-        self.completer.put(holding, Released(lease, started=False), 0.0)
-        return False
+    def launch(self, leases: Sequence[Lease], asked_at: float) -> int:
+        """Start `leases`, claimed since `asked_at`; return how many. Those that cannot be started are given back.
 
-    def begin_to_drain(self) -> None:
-        """Claim no more, give back what has not begun, and let running tasks know."""
+        All are held, and so renewed, before the first is started: tasks that compute leave this thread little
+        time to start the others.
+        """
+        holdings = [self.holdings.take(lease) for lease in leases]
+        late = time.monotonic() - asked_at > self.plan.settings.lease_seconds
+        started = [holding for holding in holdings if not late and self._start(holding)]
+        for holding in holdings:
+            if holding not in started:
+                self.completer.put(holding, Released(holding.lease, started=False), 0.0)
+        return len(started)
+
+    def _start(self, holding: Holding) -> bool:
+        if self.dispatcher.stopping:
+            return False
+        try:
+            self.executor.launch(holding)
+        except RuntimeError:
+            metrics.increment("tenantfair_worker_events_total", event="launch_error")
+            logger.exception(
+                "Run %s could not be started and is released",
+                holding.lease.run_id,
+                extra=about("launch_failed", holding.lease, self.plan.worker_id),
+            )
+            return False
+        return True
+
+    def drain(self) -> None:
+        """Give back what has not begun, and let running tasks know that their thread is wanted back."""
         metrics.increment("tenantfair_worker_events_total", event="draining")
-        self.dispatcher.stop()
         self.holdings.draining.set()
         for holding in self.executor.take_unstarted():
             self.completer.put(holding, Released(holding.lease, started=False), 0.0)
@@ -212,3 +221,12 @@ class Crew:
             role=connections_of.role(),
             worker_id=self.plan.worker_id,
         )
+
+
+def _metrics_server(address: tuple[str, int] | None) -> MetricsServer | None:
+    if address is None:
+        return None
+    try:
+        return MetricsServer(*address)
+    except OSError as error:
+        raise ConfigurationError(f"metrics cannot be served on {address[0]}:{address[1]}: {error}") from error

@@ -13,7 +13,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from django.db import Error, connections
@@ -48,10 +48,10 @@ class _LaunchFailed(Exception):
 
 
 class Dispatcher:
-    """Claims for `free()` places and hands each lease to `launch`.
+    """Claims for `free()` places and hands the leases to `launch`, with the time at which they were asked for.
 
-    `launch` returns False when the lease could not be started and was given back. `prepare` verifies the
-    schema and synchronises the policy; it is called again when a claim says that something of these has
+    `launch` returns how many were started; it has given the others back. `prepare` verifies the schema and
+    synchronises the policy; it is called again when a claim says that something of these has
     changed. What it raises then, or a domain that can never be claimed from, is `fatal` and ends all polls.
     With `until_idle` it ends at the first poll that finds nothing while `busy()` is False; after `limit`
     launches it ends as well.
@@ -63,7 +63,7 @@ class Dispatcher:
         connections_of: WorkerConnections,
         free: Callable[[], int],
         busy: Callable[[], bool],
-        launch: Callable[[Lease], bool],
+        launch: Callable[[Sequence[Lease], float], int],
         prepare: Callable[[], None],
         interval: float,
         until_idle: bool = False,
@@ -165,14 +165,14 @@ class Dispatcher:
         origin: tuple[int, int] | None = None
         granted = False
         while (demand := self._demand()) > 0:
-            self.beat = time.monotonic()
+            self.beat = asked_at = time.monotonic()
             batch = claim.claim_due(
                 demand, preference=self._preference if demand == 1 else None, using=self._connections.alias
             )
             if demand == 1:
                 self._preference = "expired" if self._preference == "ready" else "ready"
             granted = granted or batch.call.outcomes > 0
-            self._start(batch)
+            self._start(batch, asked_at)
             if batch.call.outcomes >= demand:
                 # Filled: only poisoned runs can have left a place free, and then a new walk begins.
                 origin = None
@@ -183,7 +183,7 @@ class Dispatcher:
                 break
         return granted
 
-    def _start(self, batch: ClaimBatch) -> None:
+    def _start(self, batch: ClaimBatch, asked_at: float) -> None:
         """Launch what was granted; `_LaunchFailed` when one of the leases could not be started."""
         for run in batch.poisoned:
             logger.warning(
@@ -193,12 +193,12 @@ class Dispatcher:
                 extra=self._extra("run_poisoned") | {"run_id": str(run.run_id)},
             )
             self._report("run_poisoned", run=run)
-        started = [self._launch(lease) for lease in batch.leases]
+        started = self._launch(batch.leases, asked_at)
         if self._left is not None:
-            self._left -= sum(started)
+            self._left -= started
             if self._left <= 0:
                 self.stop()
-        if not all(started):
+        if started < len(batch.leases):
             raise _LaunchFailed
 
     def _idle(self, busy: bool, lap_seconds: float) -> None:

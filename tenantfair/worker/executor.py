@@ -19,6 +19,7 @@ from django.db import Error, connections, reset_queries
 from tenantfair.execution import execute
 from tenantfair.runs import Outcome, Retry
 from tenantfair.worker.holdings import Holding
+from tenantfair.worker.records import about
 
 logger = logging.getLogger("tenantfair.worker")
 
@@ -101,11 +102,7 @@ class Executor:
                 "Run %s: the worker failed around the task",
                 holding.lease.run_id,
                 exc_info=True,
-                extra={
-                    "event": "executor_failed",
-                    "run_id": str(holding.lease.run_id),
-                    "worker_id": self._worker_id,
-                },
+                extra=about("executor_failed", holding.lease, self._worker_id),
             )
         with self._lock:
             self._spare += 1

@@ -19,6 +19,7 @@ from tenantfair import metrics, runs
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.holdings import Holding, Holdings
+from tenantfair.worker.records import about
 
 logger = logging.getLogger("tenantfair.worker")
 
@@ -28,7 +29,8 @@ _LONGEST_STATEMENT: Final = 1000
 class Heartbeat:
     """Renews every `interval` seconds, a little earlier at random.
 
-    `on_renewed` is called after each renewal of everything there was to renew.
+    `on_renewed` is told, after each renewal of everything there was to renew, when that began: what has been
+    claimed since then is not renewed yet.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class Heartbeat:
         holdings: Holdings,
         interval: float,
         worker_id: str,
-        on_renewed: Callable[[], None] = lambda: None,
+        on_renewed: Callable[[float], None] = lambda began: None,
     ) -> None:
         self._connections = connections_of
         self._holdings = holdings
@@ -67,6 +69,7 @@ class Heartbeat:
 
     def renew(self) -> None:
         """Renew every lease held now, and mark those that are no longer this worker's."""
+        began = time.monotonic()
         try:
             for batch in _batches(self._holdings.to_renew()):
                 self._renew(batch)
@@ -81,7 +84,7 @@ class Heartbeat:
             connections[self._connections.alias].close()
         else:
             self._failures = 0
-            self._on_renewed()
+            self._on_renewed(began)
 
     def _renew(self, batch: Mapping[UUID, Holding]) -> None:
         ours = runs.heartbeat([holding.lease for holding in batch.values()], using=self._connections.alias)
@@ -96,12 +99,7 @@ class Heartbeat:
         logger.warning(
             "Run %s is no longer this worker's; its result will be dropped",
             holding.lease.run_id,
-            extra={
-                "event": "fence_lost",
-                "run_id": str(holding.lease.run_id),
-                "attempt": holding.lease.attempt,
-                "worker_id": self._worker_id,
-            },
+            extra=about("fence_lost", holding.lease, self._worker_id),
         )
 
 

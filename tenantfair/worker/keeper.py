@@ -55,13 +55,13 @@ class Keeper:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
         self._file.truncate(size)
         self._table = mmap.mmap(self._file.fileno(), size)
-        self.renewed()
+        self.renewed(time.monotonic())
 
-    def renewed(self) -> None:
-        """Note that the leases have just been renewed."""
+    def renewed(self, began: float) -> None:
+        """Note that a renewal of all leases, which began at `began`, has succeeded."""
         if self._table.closed:
             return
-        struct.pack_into(keeper_process.HEADER, self._table, 0, time.monotonic())
+        struct.pack_into(keeper_process.HEADER, self._table, 0, began)
 
     def write_place(self, place: int, lease: Lease | None) -> None:
         """Put a lease into row `place`, or clear it."""

@@ -103,14 +103,18 @@ def test_a_task_that_kills_its_worker_starts_as_often_as_it_may_and_frees_its_sl
     assert len(stage.until_started(deadly)) == 2
 
 
-@pytest.mark.parametrize("task", ["compute", "keep_interpreter"])
-def test_a_task_that_computes_past_its_lease_runs_once(stage: Stage, task: str) -> None:
+@pytest.mark.parametrize(("task", "count"), [("compute", 64), ("keep_interpreter", 1)])
+def test_tasks_that_compute_past_their_lease_run_once(
+    make_stage: Callable[..., Stage], task: str, count: int
+) -> None:
+    stage = make_stage(DEFAULT_MAX_ACTIVE_RUNS=count, CONCURRENCY=count)
     stage.start_worker()
+    # Another has room for all that is lost.
     stage.start_worker()
-    (run_id,) = stage.enqueue(task, 2.5 * stage.tenantfair["LEASE_SECONDS"])
+    stage.enqueue(task, 2.5 * stage.tenantfair["LEASE_SECONDS"], count=count)
 
-    stage.until_all("completed")
+    with stage.watched():
+        stage.until_all("completed")
 
-    assert len(stage.until_started(run_id)) == 1
-    assert [line["owner"] for line in stage.ledger.events("end")] == [True]
-    assert stage.run(run_id)["claim_attempts"] == 0
+    assert len(stage.ledger.events("start")) == count
+    assert [line["owner"] for line in stage.ledger.events("end")] == [True] * count

@@ -99,6 +99,21 @@ def test_a_task_that_outlasts_the_drain_keeps_its_claim_until_the_lease_ends(sta
     assert stage.ledger.most_at_once(gone={worker.pid: ended}) == {"acme": 1}
 
 
+def test_a_worker_that_has_started_all_it_may_lets_it_end_however_long_it_takes(stage: Stage) -> None:
+    gate = stage.gate()
+    (run_id,) = stage.enqueue("give_way", str(gate))
+    worker = stage.start_worker("--max-tasks=1", "--drain-timeout=0")
+    stage.until_started(run_id)
+    (late,) = stage.enqueue("quick")
+
+    gate.open()
+
+    assert worker.exit_code() == 0
+    # Nobody asked the task to yield.
+    assert (stage.run(run_id)["status"], stage.run(run_id)["state"]) == ("completed", None)
+    assert stage.run(late)["claim_attempts"] == 0
+
+
 def test_signals_at_any_moment_lose_no_run_and_leave_none_claimed(stage: Stage) -> None:
     """Workers are stopped again and again while they work through a backlog, at moments nobody chose."""
     stage.enqueue("quick", tenant="acme", count=150)

@@ -64,7 +64,7 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     alone = len(verdict.eligible) - len(contended)
     lines = [
         f"Caps    {'EXCEEDED' if verdict.over_cap else 'never exceeded'}: at most {peak} runs of a tenant"
-        f" admitted ({top}), the cap is {cap}",
+        f" admitted ({_label(top)}), the cap is {cap}",
         f"        checked at the end of each of {verdict.calls:,} claim calls",
         *(f"        {line}" for line in verdict.over_cap),
         f"Bound   {state} of {len(contended):,} eligible windows with competitors",
@@ -92,4 +92,8 @@ def _nearness(window: Window) -> tuple[float, int]:
 def _window(window: Window) -> str:
     pairs = zip(("grants", "runs", "claim calls"), window.seen, window.limit, strict=True)
     counts = ", ".join(f"{seen} of {limit} {what}" for what, seen, limit in pairs)
-    return f"{window.scope}, by {counts}; ring of {window.ring}"
+    return f"{_label(window.scope)}, by {counts}; ring of {window.ring}"
+
+
+def _label(scope: str) -> str:
+    return scope or "the tenantless scope"

@@ -1,4 +1,4 @@
-"""A bench for the claim function: rows in every state, raw calls at a time of the test's choosing, other sessions.
+"""A bench for the claim function: rows in every state, raw calls at chosen times, other sessions.
 
 Everything speaks plain SQL over connections of its own, so a lock held by "somebody else" is held by somebody
 else. Times are seconds relative to `NOW`, the time that a call is told it is.
@@ -40,6 +40,7 @@ BEGIN
     RETURN true;
 END $$
 """
+_ADMITTED = "SELECT id FROM tenantfair_run WHERE scope_key = %s AND tenant_admitted_at IS NOT NULL ORDER BY id"
 _LONGEST_WAIT_SECONDS = 20
 
 
@@ -107,7 +108,7 @@ class Bench:
         self._stack = stack
         self.db = self.session()
 
-    # Sessions ------------------------------------------------------------------------------------------------
+    # Sessions
 
     def session(self, **parameters: Any) -> Session:
         session = connect(**parameters)
@@ -130,15 +131,15 @@ class Bench:
     def locking_policy(self) -> Session:
         return self.holding("SELECT FROM tenantfair_policy FOR UPDATE")
 
-    # Rows ----------------------------------------------------------------------------------------------------
+    # Rows
 
     def policy(self, cap: int = 10, *, budget: int = 32, cursor: int = 0, laps: int = 0) -> None:
         """Put the domain into mode tenant_fair."""
         self.db.execute(
             """
             UPDATE tenantfair_policy SET
-                admission_mode = 'tenant_fair', max_active = %s, configured_max_active = 1, policy_version = 1,
-                initialized_at = now(), scan_budget = %s, scan_ring_position = %s, scan_laps = %s
+                admission_mode = 'tenant_fair', max_active = %s, configured_max_active = 1,
+                policy_version = 1, initialized_at = now(), scan_budget = %s, scan_ring_position = %s, scan_laps = %s
             """,
             [cap, budget, cursor, laps],
         )
@@ -194,10 +195,13 @@ class Bench:
 
     def change(self, *ids: int, by: Session | None = None, **columns: Any) -> None:
         assignments = sql.SQL(", ").join(
-            sql.SQL("{} = {}").format(sql.Identifier(name), sql.Literal(value)) for name, value in columns.items()
+            sql.SQL("{} = {}").format(sql.Identifier(name), sql.Literal(value))
+            for name, value in columns.items()
         )
         (by or self.db).execute(
-            sql.SQL("UPDATE tenantfair_run SET {} WHERE id = ANY ({})").format(assignments, sql.Literal(list(ids)))
+            sql.SQL("UPDATE tenantfair_run SET {} WHERE id = ANY ({})").format(
+                assignments, sql.Literal(list(ids))
+            )
         )
 
     def release(self, *ids: int, wake: float = -100) -> None:
@@ -212,7 +216,7 @@ class Bench:
         gone = dict.fromkeys(["claim_token", "claimed_at", "wake_at", "tenant_admitted_at"])
         self.change(*ids, status="completed", finished_at=at(0), **gone)
 
-    # Calls ---------------------------------------------------------------------------------------------------
+    # Calls
 
     def claim(
         self,
@@ -233,13 +237,15 @@ class Bench:
         )
         return Claimed(rows.fetchall())
 
-    # What is there -------------------------------------------------------------------------------------------
+    # What is there
 
     def run(self, run: int) -> Any:
         return self.db.execute("SELECT * FROM tenantfair_run WHERE id = %s", [run]).fetchone()
 
     def cursor(self) -> tuple[int, int]:
-        return tuple(self.db.execute("SELECT scan_laps, scan_ring_position FROM tenantfair_policy").fetchone())
+        return tuple(
+            self.db.execute("SELECT scan_laps, scan_ring_position FROM tenantfair_policy").fetchone()
+        )
 
     def position(self, scope: str) -> int:
         return self.positions()[scope]
@@ -252,8 +258,7 @@ class Bench:
         return int(self.db.execute(found, [scope]).fetchone()[0])
 
     def admitted(self, scope: str) -> list[int]:
-        found = "SELECT id FROM tenantfair_run WHERE scope_key = %s AND tenant_admitted_at IS NOT NULL ORDER BY id"
-        return [row.id for row in self.db.execute(found, [scope]).fetchall()]
+        return [row.id for row in self.db.execute(_ADMITTED, [scope]).fetchall()]
 
     def ids(self, rows: Sequence[Any]) -> list[int]:
         """The internal ids of outcome rows, in their order."""
@@ -265,21 +270,30 @@ class Bench:
         """All rows of all tables, to compare before and after."""
         tables = ("policy", "partition", "schedule", "run")
         return [
-            self.db.execute(sql.SQL("SELECT * FROM {} ORDER BY 1").format(sql.Identifier(f"tenantfair_{table}"))).fetchall()
+            self.db.execute(
+                sql.SQL("SELECT * FROM {} ORDER BY 1").format(sql.Identifier(f"tenantfair_{table}"))
+            ).fetchall()
             for table in tables
         ]
 
-    # A claim that stops on its way ---------------------------------------------------------------------------
+    # A claim that stops on its way
 
     def function(self, name: str, text: str) -> str:
         """Install an altered copy of the claim function under another name, until the bench is cleared."""
+        self.db.execute(_BARRIER)
         self.db.execute(install_as(name, text))
         self._stack.callback(connect_and_drop, name)
         return name
 
-    def closed_gate(self) -> Gate:
-        self.db.execute(_BARRIER)
-        return Gate(self)
+    def while_stopped(self, between: Callable[[], Any], function: str, demand: int = 1) -> Claimed:
+        """Make a call of a function with a barrier, and do `between` while it stands there."""
+        gate = Gate(self)
+        caller = self.session()
+        call = in_background(lambda: self.claim(demand, by=caller, function=function))
+        gate.await_arrival()
+        between()
+        gate.open()
+        return result(call)
 
 
 class Gate:
@@ -304,7 +318,9 @@ class Gate:
 
 def install_as(name: str, text: str) -> str:
     """The statements that install `text`, a version of the shipped function, under another name."""
-    return install("tenantfair_claim.v1").replace(SHIPPED, text.replace("FUNCTION tenantfair_claim(", f"FUNCTION {name}("))
+    return install("tenantfair_claim.v1").replace(
+        SHIPPED, text.replace("FUNCTION tenantfair_claim(", f"FUNCTION {name}(")
+    )
 
 
 def connect_and_drop(name: str) -> None:
@@ -312,13 +328,30 @@ def connect_and_drop(name: str) -> None:
         session.execute(sql.SQL("DROP FUNCTION {}").format(sql.Identifier(name)))
 
 
-def inserted(text: str, line: str, *, before: str) -> str:
-    """Return `text` with `line` put before every line that starts with `before`; without it, it is `text` again."""
+def inserted(text: str, addition: str, *, after: str = "", before: str = "") -> str:
+    """Return `text` with `addition` next to the one line that is `after`, or that begins with `before`.
+
+    Without the addition it is `text` again, so what is tested is the shipped function and one line more.
+    """
     lines = text.splitlines(keepends=True)
-    assert any(each.strip().startswith(before) for each in lines), before
-    changed = "".join(f"{line}\n{each}" if each.strip().startswith(before) else each for each in lines)
-    assert changed.replace(f"{line}\n", "") == text
+    (place,) = (
+        index + bool(after)
+        for index, line in enumerate(lines)
+        if (after and line.strip() == after) or (before and line.strip().startswith(before))
+    )
+    changed = "".join([*lines[:place], f"{addition}\n", *lines[place:]])
+    assert changed.replace(f"{addition}\n", "") == text
     return changed
+
+
+def stopping_before_locks() -> str:
+    """The shipped function with a barrier between reading a page and locking its rows, both times."""
+    text = inserted(
+        SHIPPED,
+        "            CROSS JOIN LATERAL (SELECT tests_barrier() WHERE page.id IS NOT NULL) AS barrier",
+        after=") AS page",
+    )
+    return inserted(text, "                PERFORM tests_barrier();", before="SELECT array_agg(locked.id)")
 
 
 def in_background(work: Callable[[], Any]) -> Future[Any]:
@@ -349,7 +382,7 @@ def clear(session: Session) -> None:
 
 @contextmanager
 def bench() -> Iterator[Bench]:
-    """Yield an empty domain in mode tenant_fair with a cap of 10; clears it afterwards, whatever was left locked."""
+    """Yield an empty domain in mode tenant_fair with a cap of 10, and clear it afterwards."""
     with ExitStack() as stack:
         found = Bench(stack)
         clear(found.db)

@@ -26,7 +26,8 @@ class Collector:
         for item in items:
             for marker in item.iter_markers("conformance"):
                 for number in marker.args:
-                    (self.unknown if number not in ITEMS and number not in ORACLE else self.tests)[number].add(item.nodeid)
+                    known = number in ITEMS or number in ORACLE
+                    (self.tests if known else self.unknown)[number].add(item.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -62,8 +63,8 @@ def main(arguments: list[str]) -> int:
         print(f"{number:>4}  is no item of this list, named by {', '.join(sorted(tests))}")
     proved = len(ITEMS) - len(missing) - len(broken) - len(NOT_APPLICABLE)
     print(
-        f"\n{proved} of {len(ITEMS)} items proved, {len(NOT_APPLICABLE)} not applicable, {len(broken)} failing,"
-        f" {len(missing)} without a test{': ' + ', '.join(map(str, missing)) if missing else ''}"
+        f"\n{proved} of {len(ITEMS)} items proved, {len(NOT_APPLICABLE)} not applicable,"
+        f" {len(broken)} failing, {len(missing)} without a test {missing or ''}"
     )
     return 1 if missing or broken or collector.unknown or code != pytest.ExitCode.OK else 0
 

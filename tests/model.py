@@ -1,4 +1,4 @@
-"""A claim call said a second time, visit by visit and in plain Python, for tests to compare the real one with.
+"""A claim call said a second time, visit by visit and in plain Python, to compare the real one with.
 
 Imports nothing of the package. Times are any values that compare. Nothing happens at the same time as a call
 here: what other sessions hold locked, they hold from before the call until after it.
@@ -18,7 +18,7 @@ PAGE = 16
 
 @dataclass
 class Row:
-    """One run. Healthy rows are due at `wake_at` or claimed at `claimed_at`; `parked` names any other state."""
+    """One run. Healthy rows are due at `wake_at` or claimed at `claimed_at`; `parked` names other states."""
 
     id: int
     scope: str
@@ -86,7 +86,9 @@ class Domain:
 
 
 class Call:
-    def __init__(self, domain: Domain, *, now: Any, expired_before: Any, demand: int, preference: str | None) -> None:
+    def __init__(
+        self, domain: Domain, *, now: Any, expired_before: Any, demand: int, preference: str | None
+    ) -> None:
         self.domain, self.now, self.expired_before = domain, now, expired_before
         self.demand, self.preference = demand, preference
         self.served: set[str] = set()
@@ -94,7 +96,7 @@ class Call:
         self.outcomes: list[Outcome] = []
         self.inspections: list[Inspection] = []
 
-    # The walk -----------------------------------------------------------------------------------------------
+    # The walk
 
     def walk(self) -> None:
         domain = self.domain
@@ -108,7 +110,9 @@ class Call:
             for position, scope in ahead:
                 before, domain.cursor = domain.cursor, position
                 visits -= 1
-                disposition, granted = self.visit(scope, plan[scope]) if scope in plan else (self.nothing(scope), 0)
+                disposition, granted = (
+                    self.visit(scope, plan[scope]) if scope in plan else (self.nothing(scope), 0)
+                )
                 grants -= granted > 0
                 domain.epochs[scope] += granted > 0
                 self.inspections.append(
@@ -118,7 +122,7 @@ class Call:
                     break
 
     def plan(self, ahead: list[tuple[int, str]], demand: int, grants: int) -> dict[str, int]:
-        """The quantum of every visit planned: no position is passed that could have been granted something."""
+        """The quantum of every planned visit; no position that could be granted something is passed."""
         self.sight = min(QUANTUM, demand)
         grantable = {scope: n for _, scope in ahead if (n := self.grantable(scope))}
         plan: dict[str, int] = {}
@@ -137,7 +141,7 @@ class Call:
     def nothing(self, scope: str) -> str:
         return "cap_debt_denial" if self.queued(scope) else "empty_page"
 
-    # One visit ----------------------------------------------------------------------------------------------
+    # One visit
 
     def visit(self, scope: str, quantum: int) -> tuple[str, int]:
         if scope in self.domain.locked_scopes:
@@ -159,7 +163,7 @@ class Call:
         ready, expired, queued = self.ready(scope), self.expired(scope), self.queued(scope)
         queued = queued[: PAGE - len(ready)]
         if not expired and not any(map(self.poisonous, ready + queued[: self.sight])):
-            # Then every queued row needs a slot, and more of them than the visit can promote are not looked at.
+            # Every queued row needs a slot then, and none is looked at that the visit could not promote.
             queued = queued[: max(0, min(quantum, slots))]
         admitted = sorted(ready + expired, key=self.rank)
         heads: list[Row] = []
@@ -194,15 +198,19 @@ class Call:
     def grant(self, row: Row, ordinal: int) -> None:
         poison = self.poisonous(row)
         eligible = row.claimed_at if row.wake_at is None else row.wake_at
-        work_class = "expired" if row.wake_at is None else "admitted_ready" if row.admitted else "queued_ready"
+        work_class = (
+            "expired" if row.wake_at is None else "admitted_ready" if row.admitted else "queued_ready"
+        )
         self.served.add("expired" if row.wake_at is None else "ready")
         row.attempts += not poison
         row.wake_at, row.claimed_at = None, None if poison else self.now
         row.admitted, row.parked = not poison, "poisoned" if poison else None
         visit = len(self.inspections) + 1
-        self.outcomes.append(Outcome(visit, ordinal, row.id, row.scope, work_class, poison, row.attempts, eligible))
+        self.outcomes.append(
+            Outcome(visit, ordinal, row.id, row.scope, work_class, poison, row.attempts, eligible)
+        )
 
-    # What a scope holds -------------------------------------------------------------------------------------
+    # What a scope holds
 
     def poisonous(self, row: Row) -> bool:
         return row.attempts >= self.domain.max_attempts
@@ -220,7 +228,11 @@ class Call:
         return self._due(scope, admitted=True)[:PAGE]
 
     def expired(self, scope: str) -> list[Row]:
-        rows = (row for row in self.domain.rows if row.scope == scope and row.claimed_at is not None and row.admitted)
+        rows = (
+            row
+            for row in self.domain.rows
+            if row.scope == scope and row.claimed_at is not None and row.admitted
+        )
         old = (row for row in rows if row.claimed_at < self.expired_before)
         return sorted(old, key=lambda row: (row.claimed_at, row.id))[:PAGE]
 

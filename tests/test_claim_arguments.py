@@ -1,4 +1,4 @@
-"""What a claim refuses before it looks at anything: arguments, transaction modes, policies that are not ready."""
+"""What a claim refuses before it looks at anything: arguments, transactions, policies not ready."""
 
 from __future__ import annotations
 
@@ -92,29 +92,39 @@ def test_there_is_one_overload_of_six_arguments(domain: Bench) -> None:
 def test_hostile_search_path_and_shadow_tables_change_nothing(domain: Bench) -> None:
     run = domain.queued("a")[0]
     schema = domain.db.execute("SELECT current_schema()").fetchone()[0]
-    assert domain.db.execute(
-        "SELECT proconfig FROM pg_proc WHERE proname = 'tenantfair_claim'"
-    ).fetchone()[0][0] == f"search_path={schema}, pg_temp"
+    assert (
+        domain.db.execute("SELECT proconfig FROM pg_proc WHERE proname = 'tenantfair_claim'").fetchone()[0][0]
+        == f"search_path={schema}, pg_temp"
+    )
     caller = domain.session()
     for table in ("policy", "partition", "schedule", "run"):
         caller.execute(f"CREATE TEMP TABLE tenantfair_{table} (LIKE {schema}.tenantfair_{table})")
     caller.execute("SET search_path = pg_temp")
-    caller.execute("CREATE FUNCTION pg_temp.count(anyelement) RETURNS bigint LANGUAGE sql AS 'SELECT 7::bigint'")
-    found = caller.execute(f"SELECT * FROM {schema}.tenantfair_claim(%s, %s, %s, %s, %s, %s)", list(LAWFUL.values()))
+    caller.execute(
+        "CREATE FUNCTION pg_temp.count(anyelement) RETURNS bigint LANGUAGE sql AS 'SELECT 7::bigint'"
+    )
+    found = caller.execute(
+        f"SELECT * FROM {schema}.tenantfair_claim(%s, %s, %s, %s, %s, %s)", list(LAWFUL.values())
+    )
     assert [row.row_kind for row in found.fetchall()] == ["outcome", "call"]
     assert domain.run(run).claim_token is not None
     assert caller.execute("SHOW search_path").fetchone()[0] == "pg_temp"
 
 
 @pytest.mark.conformance(32, 39)
-@pytest.mark.parametrize("isolation", ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize(
+    "isolation", ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+)
 def test_read_only_transaction_gets_an_error_row_and_no_xid(domain: Bench, isolation: str) -> None:
     domain.queued("a")
     before = domain.everything()
     caller = domain.session()
     caller.execute(f"BEGIN ISOLATION LEVEL {isolation} READ ONLY")
     found = domain.claim(by=caller)
-    assert (found.error.error_reason, found.error.disposition) == ("read_only_transaction", "transaction_mode")
+    assert (found.error.error_reason, found.error.disposition) == (
+        "read_only_transaction",
+        "transaction_mode",
+    )
     assert found.error.transaction_id is None
     assert caller.execute("SELECT pg_current_xact_id_if_assigned()").fetchone()[0] is None
     caller.execute("COMMIT")
@@ -129,7 +139,10 @@ def test_only_read_committed_may_claim(domain: Bench, isolation: str) -> None:
     caller = domain.session()
     caller.execute(f"BEGIN ISOLATION LEVEL {isolation}")
     found = domain.claim(by=caller)
-    assert (found.error.error_reason, found.error.disposition) == ("unsupported_isolation", "transaction_mode")
+    assert (found.error.error_reason, found.error.disposition) == (
+        "unsupported_isolation",
+        "transaction_mode",
+    )
     assert caller.execute("SELECT pg_current_xact_id_if_assigned()").fetchone()[0] is None
     caller.execute("COMMIT")
     assert domain.everything() == before
@@ -161,7 +174,7 @@ def test_policy_that_is_not_ready(domain: Bench) -> None:
 @pytest.mark.conformance(35)
 @pytest.mark.parametrize("timeout", ["0", "10ms", "5s"])
 def test_locked_policy_is_contention_and_changes_nothing(domain: Bench, timeout: str) -> None:
-    """Whatever the caller would have waited: the statement timeout proves that 0 is not for ever, nor 5 s taken."""
+    """Whatever the caller would have waited: the statement timeout proves that 0 is not for ever."""
     domain.queued("a")
     before = domain.everything()
     holder = domain.locking_policy()

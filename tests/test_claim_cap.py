@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.claim_support import MAX_ATTEMPTS, NOW, SHIPPED, Bench, at, bench, in_background, inserted, result
+from tests.claim_support import MAX_ATTEMPTS, NOW, Bench, at, bench, stopping_before_locks
 
 pytestmark = pytest.mark.django_db
 
@@ -22,7 +22,7 @@ def claimed_ids(domain: Bench, demand: int = 1, **options: Any) -> list[int]:
     return domain.ids(domain.claim(demand, **options).outcomes)
 
 
-# The cap -----------------------------------------------------------------------------------------------------
+# The cap
 
 
 @pytest.mark.conformance(64)
@@ -116,7 +116,7 @@ def test_admitted_row_that_is_not_due_holds_its_slot_too(domain: Bench) -> None:
 
 @pytest.mark.conformance(72)
 def test_debt_is_counted_to_its_end_however_much_of_it_is_poisoned(domain: Bench) -> None:
-    """Slots that poison frees belong to the debt, lap after lap of one call, also where some of it is locked."""
+    """Slots that poison frees belong to the debt, lap after lap of a call, also where some is locked."""
     domain.policy(cap=1)
     domain.ready("a", 24, wake=-1000, claim_attempts=MAX_ATTEMPTS)
     ordinary = domain.ready("a", 16)
@@ -149,7 +149,7 @@ def test_promotion_marks_with_now_and_later_claims_keep_the_mark(domain: Bench) 
     assert (stolen.tenant_admitted_at, stolen.claimed_at, stolen.claim_attempts) == (NOW, at(70), 3)
 
 
-# FIFO --------------------------------------------------------------------------------------------------------
+# FIFO
 
 
 @pytest.mark.conformance(73)
@@ -190,13 +190,7 @@ def test_locked_second_lets_only_the_head_through(domain: Bench) -> None:
 
 @pytest.fixture
 def stopped(domain: Bench) -> str:
-    """A copy of the function that stops at the gate between reading a page and locking its rows."""
-    gated = inserted(
-        SHIPPED, "            CROSS JOIN LATERAL (SELECT tests_barrier()) AS barrier", before="ORDER BY page.queued,"
-    )
-    gated = inserted(gated, "                PERFORM tests_barrier();", before="SELECT array_agg(locked.id)")
-    domain.db.execute("CREATE OR REPLACE FUNCTION tests_barrier() RETURNS boolean LANGUAGE sql AS 'SELECT true'")
-    return domain.function("claim_stopped", gated)
+    return domain.function("claim_stopped", stopping_before_locks())
 
 
 @pytest.mark.conformance(75)
@@ -204,15 +198,10 @@ def stopped(domain: Bench) -> str:
 def test_older_row_that_appears_under_the_visit_denies_it(domain: Bench, stopped: str, careful: bool) -> None:
     """With poison in sight the visit goes another way through the function."""
     rows = [*domain.queued("a"), *domain.queued("a", claim_attempts=MAX_ATTEMPTS * careful)]
-    gate = domain.closed_gate()
-    caller = domain.session()
-    call = in_background(lambda: domain.claim(2, by=caller, function=stopped))
-    gate.await_arrival()
-    older = domain.queued("a", wake=-1000)[0]
-    gate.open()
-    found = result(call)
+    older: list[int] = []
+    found = domain.while_stopped(lambda: older.extend(domain.queued("a", wake=-1000)), stopped, 2)
     assert found.dispositions[0] == "denied"
-    assert domain.ids(found.outcomes) == [older, rows[0]]
+    assert domain.ids(found.outcomes) == [*older, rows[0]]
 
 
 @pytest.mark.conformance(76)
@@ -220,12 +209,6 @@ def test_older_row_that_appears_under_the_visit_denies_it(domain: Bench, stopped
 def test_head_that_moves_back_under_the_visit_denies_it(domain: Bench, stopped: str, careful: bool) -> None:
     head, second = domain.queued("a")[0], domain.queued("a")[0]
     domain.queued("a", wake=-50, claim_attempts=MAX_ATTEMPTS * careful)
-    gate = domain.closed_gate()
-    caller = domain.session()
-    call = in_background(lambda: domain.claim(1, by=caller, function=stopped))
-    gate.await_arrival()
-    domain.change(head, wake_at=at(-20))
-    gate.open()
-    found = result(call)
+    found = domain.while_stopped(lambda: domain.change(head, wake_at=at(-20)), stopped)
     assert found.dispositions == ["denied", "grant"]
     assert domain.ids(found.outcomes) == [second]

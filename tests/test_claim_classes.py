@@ -22,12 +22,16 @@ def domain(db: None) -> Iterator[Bench]:
         yield found
 
 
-# Classes -----------------------------------------------------------------------------------------------------
+# Classes
 
 
 @pytest.mark.conformance(80)
-@pytest.mark.parametrize(("preference", "served"), [("ready", "ready"), ("expired", "expired"), (None, "expired")])
-def test_demand_one_honours_the_preference_and_else_age(domain: Bench, preference: str | None, served: str) -> None:
+@pytest.mark.parametrize(
+    ("preference", "served"), [("ready", "ready"), ("expired", "expired"), (None, "expired")]
+)
+def test_demand_one_honours_the_preference_and_else_age(
+    domain: Bench, preference: str | None, served: str
+) -> None:
     rows = {"ready": domain.ready("a", wake=-50), "expired": domain.expired("a", since=-LEASE - 1)}
     assert domain.ids(domain.claim(preference=preference).outcomes) == rows[served]
 
@@ -48,7 +52,9 @@ def test_admitted_work_beats_the_preferred_class_of_the_queue(domain: Bench) -> 
 
 
 @pytest.mark.conformance(82)
-@pytest.mark.parametrize(("there", "preference"), [("ready", "expired"), ("queued", "expired"), ("expired", "ready")])
+@pytest.mark.parametrize(
+    ("there", "preference"), [("ready", "expired"), ("queued", "expired"), ("expired", "ready")]
+)
 def test_empty_preferred_class_falls_back(domain: Bench, there: str, preference: str) -> None:
     run = getattr(domain, there)("a")[0]
     assert domain.ids(domain.claim(preference=preference).outcomes) == [run]
@@ -115,7 +121,7 @@ def test_no_slot_is_held_for_a_class_without_work(domain: Bench, demand: int, ro
     assert len(domain.claim(demand).outcomes) == min(demand, rows)
 
 
-# Poison ------------------------------------------------------------------------------------------------------
+# Poison
 
 
 @pytest.mark.conformance(89)
@@ -128,7 +134,12 @@ def test_queued_row_at_the_threshold_is_poisoned(domain: Bench) -> None:
     row = domain.run(run)
     assert (row.status, row.poisoned_at, row.poison_reason) == ("running", NOW, "max_claim_attempts_exceeded")
     assert (row.wake_at, row.claim_token, row.claimed_at, row.tenant_admitted_at) == (None, None, None, None)
-    assert (row.claim_attempts, row.worker_ids, row.started_at, row.last_attempted_at) == (MAX_ATTEMPTS, [], None, None)
+    assert (row.claim_attempts, row.worker_ids, row.started_at, row.last_attempted_at) == (
+        MAX_ATTEMPTS,
+        [],
+        None,
+        None,
+    )
 
 
 @pytest.mark.conformance(90)
@@ -227,7 +238,7 @@ def test_demand_one_serves_admitted_poison_before_older_work(domain: Bench) -> N
     assert domain.ids(domain.claim().outcomes) == [poison]
 
 
-# Steal -------------------------------------------------------------------------------------------------------
+# Steal
 
 
 @pytest.mark.conformance(97)
@@ -257,7 +268,9 @@ def test_outcome_rows_say_which_class_they_served(domain: Bench) -> None:
     domain.ready("ready")
     domain.queued("queued", **POISONED)
     domain.expired("expired")
-    told: dict[str, Any] = {row.scope_key: (row.work_class, row.disposition) for row in domain.claim(3).outcomes}
+    told: dict[str, Any] = {
+        row.scope_key: (row.work_class, row.disposition) for row in domain.claim(3).outcomes
+    }
     assert told == {
         "ready": ("admitted_ready", "admitted_reacquisition"),
         "queued": ("queued_ready", "queued_promotion"),

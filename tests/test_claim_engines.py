@@ -1,4 +1,4 @@
-"""What both engines promise to a caller of `claim_due()`, each in its own mode, and that they never admit together."""
+"""What both engines promise to a caller of `claim_due()`, and that they never admit together."""
 
 from __future__ import annotations
 
@@ -40,14 +40,19 @@ def ids(domain: Bench, outcomes: list[object]) -> list[int]:
     return domain.ids(outcomes)
 
 
-# The contract of an engine -----------------------------------------------------------------------------------
+# The contract of an engine
 
 
 def test_lease_is_what_the_row_says(domain: Bench, engine: Engine) -> None:
     run = domain.queued("a")[0]
     (lease,) = claim(engine)
     row = domain.run(run)
-    assert (lease.run_id, lease.claim_token, lease.claimed_at, lease.attempt) == (row.run_id, row.claim_token, NOW, 1)
+    assert (lease.run_id, lease.claim_token, lease.claimed_at, lease.attempt) == (
+        row.run_id,
+        row.claim_token,
+        NOW,
+        1,
+    )
     assert (lease.tenant_id, lease.task_path, lease.args, lease.kwargs) == ("a", "tests.task", [], {})
     assert (lease.work_class, lease.eligible_at, lease.started_at) == ("queued_ready", at(-100), NOW)
     assert (row.wake_at, row.claim_attempts, row.started_at, row.last_attempted_at) == (None, 1, NOW, NOW)
@@ -76,7 +81,12 @@ def test_run_that_used_up_its_starts_is_poisoned(domain: Bench, engine: Engine) 
     assert (batch.leases, sorted(domain.ids(batch.poisoned))) == ([], rows)
     for run in map(domain.run, rows):
         assert (run.poisoned_at, run.poison_reason) == (NOW, "max_claim_attempts_exceeded")
-        assert (run.claim_token, run.wake_at, run.tenant_admitted_at, run.claimed_by) == (None, None, None, None)
+        assert (run.claim_token, run.wake_at, run.tenant_admitted_at, run.claimed_by) == (
+            None,
+            None,
+            None,
+            None,
+        )
         assert run.claim_attempts == MAX_ATTEMPTS
     assert {each.work_class for each in batch.poisoned} == {"queued_ready", "admitted_ready", "expired"}
 
@@ -119,8 +129,12 @@ def test_row_that_points_at_the_run_locks_nobody_out(domain: Bench, engine: Engi
 
 
 def test_database_clock_decides_unless_told_otherwise(domain: Bench, engine: Engine) -> None:
-    domain.db.execute("INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 't', now() - interval '1 s')")
-    domain.db.execute("INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 't', now() + interval '1 h')")
+    domain.db.execute(
+        "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 't', now() - interval '1 s')"
+    )
+    domain.db.execute(
+        "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 't', now() + interval '1 h')"
+    )
     assert len(claim_due(5, engine=engine).leases) == 1
 
 
@@ -183,7 +197,7 @@ def test_missing_policy_row_is_malformed(domain: Bench, engine: Engine) -> None:
         claim_due(1, engine=engine)
 
 
-# The interlock -----------------------------------------------------------------------------------------------
+# The interlock
 
 
 @pytest.mark.conformance(137)

@@ -112,7 +112,9 @@ def a_domain(chance: random.Random, places: dict[str, int]) -> model.Domain:
         for _ in range(chance.randint(9, 50) if chance.random() < deep else chance.randint(0, 4)):
             row = a_row(chance, scope, chance.choices(KINDS, mix)[0])
             if row.parked is None:
-                row.attempts = MAX_ATTEMPTS if chance.random() < poison else chance.randint(0, MAX_ATTEMPTS - 1)
+                row.attempts = (
+                    MAX_ATTEMPTS if chance.random() < poison else chance.randint(0, MAX_ATTEMPTS - 1)
+                )
                 row.locked = chance.random() < locks
             rows.append(row)
     return model.Domain(
@@ -136,7 +138,12 @@ def a_row(chance: random.Random, scope: str, kind: str) -> model.Row:
         case "live":
             return model.Row(0, scope, claimed_at=at(chance.choice((-LEASE, -59, -1, 0))), admitted=True)
         case "expired":
-            return model.Row(0, scope, claimed_at=at(-LEASE) - timedelta(microseconds=chance.choice((1, 2, 10**8))), admitted=True)
+            return model.Row(
+                0,
+                scope,
+                claimed_at=at(-LEASE) - timedelta(microseconds=chance.choice((1, 2, 10**8))),
+                admitted=True,
+            )
         case "later":
             return model.Row(0, scope, wake_at=at(chance.choice((1, 30))), admitted=chance.random() < 0.3)
     return model.Row(0, scope, parked=kind)
@@ -161,8 +168,9 @@ def store(bench: Bench, chance: random.Random, domain: model.Domain) -> None:
                 CASE WHEN row.parked = 'poisoned' THEN now() END,
                 CASE WHEN row.parked = 'poisoned' THEN 'test' END,
                 CASE WHEN row.parked = 'completed' THEN now() END
-            FROM unnest(%s::text[], %s::timestamptz[], %s::timestamptz[], %s::boolean[], %s::integer[], %s::text[])
-                WITH ORDINALITY AS row (scope, wake_at, claimed_at, admitted, attempts, parked, place)
+            FROM unnest(
+                %s::text[], %s::timestamptz[], %s::timestamptz[], %s::boolean[], %s::integer[], %s::text[]
+            ) WITH ORDINALITY AS row (scope, wake_at, claimed_at, admitted, attempts, parked, place)
             ORDER BY row.place
             RETURNING id
             """,
@@ -203,7 +211,9 @@ def hold_locks(bench: Bench, domain: model.Domain) -> Any:
 
 def live_on(bench: Bench, chance: random.Random, domain: model.Domain, now: int) -> None:
     """Some holders give their runs back, some finish them."""
-    held = [row for row in domain.rows if row.claimed_at is not None and not row.locked and chance.random() < 0.3]
+    held = [
+        row for row in domain.rows if row.claimed_at is not None and not row.locked and chance.random() < 0.3
+    ]
     given_back = [row for row in held if chance.random() < 0.5]
     finished = [row for row in held if row not in given_back]
     for row in given_back:
@@ -237,7 +247,12 @@ def assert_same(
     assert_equal(outcomes, expected.outcomes, "outcomes", context)
     inspections = [
         model.Inspection(
-            row.visit_ordinal, row.cursor_before, row.cursor_after, row.scope_key, row.disposition, row.outcome_count
+            row.visit_ordinal,
+            row.cursor_before,
+            row.cursor_after,
+            row.scope_key,
+            row.disposition,
+            row.outcome_count,
         )
         for row in found.inspections
     ]
@@ -245,7 +260,9 @@ def assert_same(
     assert all(row.epoch_delta == (row.disposition == "grant") for row in found.inspections), context
     denials = Counter(each.disposition for each in expected.inspections if each.disposition != "grant")
     assert_equal(found.denials, dict(denials), "denials", context)
-    assert (found.call.inspections, found.call.outcome_count) == (len(expected.inspections), len(outcomes)), context
+    assert (found.call.inspections, found.call.outcome_count) == (len(expected.inspections), len(outcomes)), (
+        context
+    )
     assert (found.call.laps_after, found.call.cursor_after) == (domain.laps, domain.cursor), context
     assert bench.cursor() == (domain.laps, domain.cursor), context
     stored = bench.db.execute(
@@ -258,15 +275,21 @@ def assert_same(
         for row in sorted(domain.rows, key=lambda row: row.id)
     ]
     assert_equal([tuple(row) for row in stored], rows, "rows", context)
-    epochs = bench.db.execute("SELECT scope_key, admission_epoch FROM tenantfair_partition WHERE admission_epoch > 0")
-    assert_equal(dict(epochs.fetchall()), {scope: n for scope, n in domain.epochs.items() if n}, "epochs", context)
+    epochs = bench.db.execute(
+        "SELECT scope_key, admission_epoch FROM tenantfair_partition WHERE admission_epoch > 0"
+    )
+    assert_equal(
+        dict(epochs.fetchall()), {scope: n for scope, n in domain.epochs.items() if n}, "epochs", context
+    )
 
 
 def assert_equal(found: Any, expected: Any, what: str, context: str) -> None:
     if found == expected:
         return
     if isinstance(found, list):
-        place = next((i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
+        place = next(
+            (i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None
+        )
         at_place = min(len(found), len(expected)) if place is None else place
         found, expected = (each[max(0, at_place - 1) : at_place + 3] for each in (found, expected))
     raise AssertionError(f"{what}\n  found    {found}\n  expected {expected}\n{context}")

@@ -1,4 +1,4 @@
-"""Plans: a claim touches a bounded number of pages, whatever the tables hold and whatever the statistics say."""
+"""Plans: a claim touches a bounded number of pages, whatever tables and statistics hold."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PER_INSPECTION, PER_OUTCOME = 12, 60
 # Where expired or poisoned rows are in sight, all 16 candidates of a page are locked and rechecked.
 PER_CAREFUL_INSPECTION = 160
 # A full scope's admitted rows are counted, up to its cap of 10.
-PER_FULL_INSPECTION = 32
+PER_FULL_INSPECTION = 40
 # It looks at up to 64 scopes.
-PER_IDLE_CHECK = 64 * PER_INSPECTION
+PER_IDLE_CHECK = 64 * PER_FULL_INSPECTION
 # The policy row, the door and what a call costs when it finds nothing.
 PER_CALL = 60
 TABLES = ("policy", "partition", "schedule", "run", "pending")
@@ -126,10 +126,14 @@ def domain(db: None) -> Iterator[Bench]:
         for table in TABLES:
             found.db.execute(f"ALTER TABLE tenantfair_{table} SET (autovacuum_enabled = off)")
         # What an earlier test left behind would be read too.
-        found.db.execute("TRUNCATE tenantfair_run, tenantfair_schedule, tenantfair_partition, tenantfair_pending")
+        found.db.execute(
+            "TRUNCATE tenantfair_run, tenantfair_schedule, tenantfair_partition, tenantfair_pending"
+        )
         analyze(found)
         yield found
-        found.db.execute("TRUNCATE tenantfair_run, tenantfair_schedule, tenantfair_partition, tenantfair_pending")
+        found.db.execute(
+            "TRUNCATE tenantfair_run, tenantfair_schedule, tenantfair_partition, tenantfair_pending"
+        )
         for table in TABLES:
             found.db.execute(f"ALTER TABLE tenantfair_{table} RESET (autovacuum_enabled)")
         analyze(found)
@@ -164,7 +168,6 @@ def test_idle_check_touches_a_bounded_number_of_pages(domain: Bench, shape: str)
         if statistics == "true":
             analyze(domain)
         touched = pages(domain.session(), sql.SQL(IDLE_CHECK))
-        print(shape, statistics, touched)
         assert touched <= PER_IDLE_CHECK, f"{statistics} statistics: {touched}"
 
 
@@ -196,7 +199,7 @@ def assert_bounded(caller: Session, shape: Shape, session: str) -> None:
 
 
 def measured(caller: Session, demand: int) -> tuple[int, int, int]:
-    """Pages touched by one call that is rolled back, its inspections and its outcomes; no table is read through."""
+    """Pages touched by a call that is rolled back, its inspections and outcomes; no table is read through."""
     call = sql.SQL("SELECT * FROM tenantfair_claim({}, {}, {}, 5, NULL, false)").format(NOW, at(-60), demand)
     # Once to have every plan at hand: making them reads catalogs.
     with caller.transaction(force_rollback=True):
@@ -211,11 +214,15 @@ def measured(caller: Session, demand: int) -> tuple[int, int, int]:
 
 def pages(caller: Session, statement: sql.Composable) -> int:
     """The pages one statement touches."""
-    plan = caller.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(statement)).fetchone()[0]
+    plan = caller.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}").format(statement)).fetchone()[
+        0
+    ]
     node = (json.loads(plan) if isinstance(plan, str) else plan)[0]["Plan"]
     return int(node["Shared Hit Blocks"] + node["Shared Read Blocks"])
 
 
 def sequential_scans(caller: Session) -> dict[str, int]:
-    found = caller.execute("SELECT relname, seq_scan FROM pg_stat_xact_user_tables WHERE relname LIKE 'tenantfair%'")
+    found = caller.execute(
+        "SELECT relname, seq_scan FROM pg_stat_xact_user_tables WHERE relname LIKE 'tenantfair%'"
+    )
     return dict(found.fetchall())

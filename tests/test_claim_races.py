@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from threading import Barrier
 
 import pytest
 
-from tests.claim_support import NOW, SHIPPED, Bench, at, bench, in_background, inserted, result
+from tests.claim_support import NOW, SHIPPED, Bench, Session, at, bench, in_background, inserted, result
 
 pytestmark = pytest.mark.django_db
 
@@ -28,21 +29,24 @@ def domain(db: None) -> Iterator[Bench]:
         yield found
 
 
+def claim_together(domain: Bench, session: Session, together: Barrier) -> tuple[int, set[str]]:
+    together.wait(timeout=20)
+    found = domain.claim(by=session)
+    assert found.error is None
+    return len(found.leases), set(found.dispositions) - {"grant"}
+
+
 @pytest.mark.conformance(65, 174)
 @pytest.mark.parametrize("connections", [2, 4])
 def test_last_slot_goes_to_one_of_several_connections(domain: Bench, connections: int) -> None:
     domain.policy(cap=1)
     for _ in range(10):
         rows = domain.queued("a", 5)
-        start = Barrier(connections)
-
-        def call(session: object) -> tuple[int, set[str]]:
-            start.wait(timeout=20)
-            found = domain.claim(by=session)
-            assert found.error is None
-            return len(found.leases), set(found.dispositions) - {"grant"}
-
-        calls = [in_background(lambda session=domain.session(): call(session)) for _ in range(connections)]
+        together = Barrier(connections)
+        calls = [
+            in_background(partial(claim_together, domain, domain.session(), together))
+            for _ in range(connections)
+        ]
         found = [result(each) for each in calls]
         assert Counter(leases for leases, _ in found) == {1: 1, 0: connections - 1}
         assert all(denied == {"cap_debt_denial"} for leases, denied in found if not leases)
@@ -89,15 +93,13 @@ def test_only_a_count_under_the_partition_lock_is_safe(domain: Bench, mutant: bo
     first, second = domain.queued("a", 2)
     text = inserted(SHIPPED, (COUNT_TOO_EARLY if mutant else "") + BARRIER, before=BEFORE_THE_PARTITIONS)
     stopped = domain.function("claim_stopped", text)
-    gate = domain.closed_gate()
-    caller = domain.session()
-    call = in_background(lambda: domain.claim(by=caller, function=stopped))
-    gate.await_arrival()
-    stranger = domain.locking_partition("a")
-    domain.change(second, by=stranger, tenant_admitted_at=NOW, wake_at=at(3600))
-    stranger.execute("COMMIT")
-    gate.open()
-    found = result(call)
+
+    def admit() -> None:
+        stranger = domain.locking_partition("a")
+        domain.change(second, by=stranger, tenant_admitted_at=NOW, wake_at=at(3600))
+        stranger.execute("COMMIT")
+
+    found = domain.while_stopped(admit, stopped)
     assert len(domain.admitted("a")) == admitted
     assert set(found.dispositions) == ({"grant"} if mutant else {"cap_debt_denial"})
     assert (domain.run(first).claim_token is not None) == mutant

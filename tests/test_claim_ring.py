@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.claim_support import NOW, SHIPPED, Bench, at, bench, in_background, inserted, result
+from tests.claim_support import NOW, SHIPPED, Bench, at, bench, inserted
 
 pytestmark = pytest.mark.django_db
 
@@ -129,13 +129,8 @@ def test_scope_that_joins_under_a_plan_waits_for_the_next(domain: Bench) -> None
         "claim_stopped", inserted(SHIPPED, "PERFORM tests_barrier();", before="v_cap := v_partition.cap;")
     )
     domain.queued("a", 5)
-    gate = domain.closed_gate()
-    caller = domain.session()
-    call = in_background(lambda: domain.claim(2, by=caller, function=stopped))
-    gate.await_arrival()
-    domain.queued("b", 5)
-    gate.open()
-    assert result(call).visited == ["a"]
+    found = domain.while_stopped(lambda: domain.queued("b", 5), stopped, 2)
+    assert found.visited == ["a"]
     assert domain.claim(1).visited == ["b"]
 
 
@@ -161,7 +156,10 @@ def test_claim_sees_what_its_own_transaction_enqueued_and_finished(domain: Bench
     caller.execute(
         "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('b', 'tests.task', %s)", [at(-1)]
     )
-    caller.execute("UPDATE tenantfair_run SET status = 'completed', wake_at = NULL, finished_at = now() WHERE id = %s", [old])
+    caller.execute(
+        "UPDATE tenantfair_run SET status = 'completed', wake_at = NULL, finished_at = now() WHERE id = %s",
+        [old],
+    )
     found = domain.claim(5, by=caller)
     assert (set(found.visited), found.scopes) == ({"b"}, ["b"])
     caller.execute("COMMIT")

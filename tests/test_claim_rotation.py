@@ -1,4 +1,4 @@
-"""Rotation: how soon a scope is served, whatever its neighbours have. Also what the legacy engine does instead."""
+"""Rotation: how soon a scope is served, whatever its neighbours have; and what the legacy engine does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def served_until(domain: Bench, target: str, demand: int, ring: int) -> None:
     """Claim until the target gets a grant, and hold what went before against the bound with L = 0.
 
     Nothing is locked, so no complete inspection of the target may fail: grants of others <= A - 1, their
-    outcomes <= Q (A - 1), calls <= (A - 1) + ceil((H - A + 1) / S), A counting the scopes granted, target included.
+    outcomes <= Q (A - 1), calls <= (A - 1) + ceil((H - A + 1) / S); A counts the scopes granted, target included.
     """
     competitors: Counter[str] = Counter()
     outcomes = calls = 0
@@ -65,7 +65,9 @@ def hot_and_target(domain: Bench, hot: int) -> tuple[list[int], int]:
 
 @pytest.mark.conformance(158)
 @pytest.mark.parametrize("hot", [2, 10, 1000])
-def test_legacy_serves_all_older_work_first(domain: Bench, legacy: Callable[[int], list[int]], hot: int) -> None:
+def test_legacy_serves_all_older_work_first(
+    domain: Bench, legacy: Callable[[int], list[int]], hot: int
+) -> None:
     rows, target = hot_and_target(domain, hot)
     served = []
     while not served or served[-1] != target:
@@ -98,7 +100,9 @@ def test_one_hot_among_twelve_light_tenants_is_served_once_a_lap(domain: Bench) 
 @pytest.mark.parametrize("ring", [2, 4, 8])
 @pytest.mark.parametrize("demand", range(2, 11))
 @pytest.mark.parametrize("deep", ["one", "all"])
-def test_small_ring_serves_everybody_within_the_bound(domain: Bench, ring: int, demand: int, deep: str) -> None:
+def test_small_ring_serves_everybody_within_the_bound(
+    domain: Bench, ring: int, demand: int, deep: str
+) -> None:
     domain.policy(cap=10_000)
     names = [f"t{place}" for place in range(ring)]
     for name in names:
@@ -127,7 +131,8 @@ def test_lap_of_a_hundred_tenants_serves_every_one(domain: Bench, demand: int, c
     domain.policy(cap=10_000)
     domain.insert("t000", 1, wake_at=at(-1))
     domain.db.execute(
-        "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) SELECT 't' || lpad((n / 24)::text, 3, '0'), 't', %s"
+        "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at)"
+        " SELECT 't' || lpad((n / 24)::text, 3, '0'), 't', %s"
         " FROM generate_series(0, 2399) AS n",
         [at(-100)],
     )

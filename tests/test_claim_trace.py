@@ -66,7 +66,9 @@ def test_every_grant_of_a_call_is_a_step_and_nothing_else_is(domain: Bench) -> N
     domain.waiting("d")
     holders = [domain.locking_runs(head), domain.locking_partition("c")]
     found = domain.claim(100)
-    assert {"grant", "cap_debt_denial", "lock_miss", "partition_lock_skip", "empty_page"} == set(found.dispositions)
+    assert {"grant", "cap_debt_denial", "lock_miss", "partition_lock_skip", "empty_page"} == set(
+        found.dispositions
+    )
     for holder in holders:
         holder.rollback()
     assert {scope: domain.epoch(scope) for scope in "abcd"} == {"a": 2, "b": 0, "c": 0, "d": 0}
@@ -84,7 +86,7 @@ def test_trace_adds_inspections_and_changes_nothing(domain: Bench) -> None:
                 for row in [*found.outcomes, found.call]
             ]
             left = domain.db.execute(
-                "SELECT id, status, wake_at, claimed_at, tenant_admitted_at, claim_attempts, poisoned_at, worker_ids"
+                "SELECT id, status, wake_at, claimed_at, tenant_admitted_at, claim_attempts, worker_ids"
                 " FROM tenantfair_run ORDER BY id"
             ).fetchall()
             kept = domain.db.execute("SELECT * FROM tenantfair_partition ORDER BY 1").fetchall()
@@ -99,9 +101,7 @@ def test_trace_adds_inspections_and_changes_nothing(domain: Bench) -> None:
 def test_rows_of_a_call_agree_with_each_other(domain: Bench) -> None:
     a_little_of_everything(domain)
     found = domain.claim(12)
-    xid = domain.db.execute(
-        "SELECT xmin::text::bigint FROM tenantfair_policy"
-    ).fetchone()[0]
+    xid = domain.db.execute("SELECT xmin::text::bigint FROM tenantfair_policy").fetchone()[0]
     assert {(row.call_token, row.demand) for row in found.rows} == {(found.call.call_token, 12)}
     assert {row.transaction_id & 0xFFFFFFFF for row in found.rows} == {xid}
     visits = {row.visit_ordinal: row for row in found.inspections}
@@ -119,7 +119,9 @@ def test_rows_of_a_call_agree_with_each_other(domain: Bench) -> None:
     assert all(ordinals == list(range(1, len(ordinals) + 1)) for ordinals in by_visit.values())
     call = found.call
     assert (call.inspections, call.outcome_count) == (len(visits), len(found.outcomes))
-    assert found.denials == Counter(row.disposition for row in found.inspections if row.disposition != "grant")
+    assert found.denials == Counter(
+        row.disposition for row in found.inspections if row.disposition != "grant"
+    )
     assert (call.cursor_before, call.cursor_after) == (
         found.inspections[0].cursor_before,
         found.inspections[-1].cursor_after,
@@ -143,7 +145,11 @@ def test_lease_carries_all_that_a_start_needs(domain: Bench) -> None:
         )[0]
     )
     Run.objects.filter(id=run.id).update(
-        args=[1, "zwei"], kwargs={"drei": None}, state={"page": 3}, pending_signals=["go"], worker_ids=["before"]
+        args=[1, "zwei"],
+        kwargs={"drei": None},
+        state={"page": 3},
+        pending_signals=["go"],
+        worker_ids=["before"],
     )
     with connection.cursor() as cursor:
         cursor.execute("SET application_name = 'worker 7'")
@@ -187,7 +193,10 @@ def test_tenantless_run_has_no_tenant_and_poison_has_no_token(domain: Bench) -> 
     batch = claim_due(5, now=NOW)
     assert [lease.tenant_id for lease in batch.leases] == [None]
     assert [type(each) for each in batch.poisoned] == [Poisoned]
-    assert (batch.poisoned[0].poisoned_at, batch.poisoned[0].poison_reason) == (NOW, "max_claim_attempts_exceeded")
+    assert (batch.poisoned[0].poisoned_at, batch.poisoned[0].poison_reason) == (
+        NOW,
+        "max_claim_attempts_exceeded",
+    )
 
 
 @pytest.mark.conformance(102)
@@ -238,7 +247,10 @@ def test_contention_is_told_with_its_phase(domain: Bench, observed: list[dict[st
     assert (refusal.value.reason, refusal.value.phase) == ("lock_contention", "policy_cursor")
     holder.rollback()
     claim_due(1)
-    assert [(sent["result"], sent["phase"]) for sent in observed] == [("lock_contention", "policy_cursor"), ("ok", None)]
+    assert [(sent["result"], sent["phase"]) for sent in observed] == [
+        ("lock_contention", "policy_cursor"),
+        ("ok", None),
+    ]
 
 
 @pytest.mark.conformance(173)
@@ -256,8 +268,14 @@ def test_outcomes_are_told_apart_and_nobody_is_named(domain: Bench, observed: li
     assert len(claim_due(9, now=NOW).leases) == 3
     (sent,) = observed
     assert sent["outcomes"] == {
-        "promotion": 1, "reacquire": 1, "steal": 1, "admitted_poison": 1, "queued_poison": 1
+        "promotion": 1,
+        "reacquire": 1,
+        "steal": 1,
+        "admitted_poison": 1,
+        "queued_poison": 1,
     }
     assert (sent["result"], sent["demand"], sent["engine"]) == ("ok", 9, "tenant_fair")
     assert sent["claim_attempts"] == 1 + 1 + 2
-    assert "secret" not in repr({name: value for name, value in sent.items() if name not in ("signal", "sender")})
+    assert "secret" not in repr(
+        {name: value for name, value in sent.items() if name not in ("signal", "sender")}
+    )

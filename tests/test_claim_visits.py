@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from psycopg import errors
 
-from tests.claim_support import MAX_ATTEMPTS, SHIPPED, Bench, at, bench, in_background, inserted, result
+from tests.claim_support import MAX_ATTEMPTS, Bench, at, bench, stopping_before_locks
 
 pytestmark = pytest.mark.django_db
 
@@ -21,27 +20,10 @@ def domain(db: None) -> Iterator[Bench]:
 
 @pytest.fixture
 def stopped(domain: Bench) -> str:
-    """A copy of the function that stops at the gate between reading a page and locking its rows."""
-    gated = inserted(
-        SHIPPED, "            CROSS JOIN LATERAL (SELECT tests_barrier()) AS barrier", before="ORDER BY page.queued,"
-    )
-    gated = inserted(gated, "                PERFORM tests_barrier();", before="SELECT array_agg(locked.id)")
-    domain.db.execute("CREATE OR REPLACE FUNCTION tests_barrier() RETURNS boolean LANGUAGE sql AS 'SELECT true'")
-    return domain.function("claim_stopped", gated)
+    return domain.function("claim_stopped", stopping_before_locks())
 
 
-def while_stopped(domain: Bench, stopped: str, between: Any, demand: int = 1) -> Any:
-    """Make a call in which `between()` happens after the first page was read and before its rows are locked."""
-    gate = domain.closed_gate()
-    caller = domain.session()
-    call = in_background(lambda: domain.claim(demand, by=caller, function=stopped))
-    gate.await_arrival()
-    between()
-    gate.open()
-    return result(call)
-
-
-# Locks of others ---------------------------------------------------------------------------------------------
+# Locks of others
 
 
 @pytest.mark.conformance(51)
@@ -113,13 +95,15 @@ def test_open_transaction_with_a_row_that_points_at_the_run_does_not_lock_it_out
     domain.db.execute("DROP TABLE tests_child")
 
 
-# Rows that change between the page and the lock ----------------------------------------------------------------
+# Rows that change between the page and the lock
 
 
 @pytest.mark.conformance(57)
 @pytest.mark.parametrize("kind", ["queued", "ready", "expired"])
 @pytest.mark.parametrize("change", ["rescheduled", "cancelled", "over the threshold"])
-def test_row_that_changed_under_the_visit_is_stale(domain: Bench, stopped: str, kind: str, change: str) -> None:
+def test_row_that_changed_under_the_visit_is_stale(
+    domain: Bench, stopped: str, kind: str, change: str
+) -> None:
     run = getattr(domain, kind)("a")[0]
     domain.queued("b")
 
@@ -131,7 +115,7 @@ def test_row_that_changed_under_the_visit_is_stale(domain: Bench, stopped: str, 
         else:
             domain.change(run, claim_attempts=MAX_ATTEMPTS)
 
-    found = while_stopped(domain, stopped, between)
+    found = domain.while_stopped(between, stopped)
     assert (found.dispositions, found.scopes) == (["stale", "grant"], ["b"])
     assert found.denials == {"stale": 1}
     assert domain.epoch("a") == 0
@@ -143,12 +127,14 @@ def test_copy_with_the_gate_open_is_the_shipped_function(domain: Bench, stopped:
     assert len(domain.claim(3, function=stopped).outcomes) == 3
 
 
-# How many ------------------------------------------------------------------------------------------------------
+# How many
 
 
 @pytest.mark.conformance(58)
 @pytest.mark.parametrize(("demand", "quanta"), [(3, [3]), (8, [8]), (9, [8, 1]), (20, [8, 8, 4])])
-def test_visit_grants_at_most_eight_and_no_more_than_is_wanted(domain: Bench, demand: int, quanta: list[int]) -> None:
+def test_visit_grants_at_most_eight_and_no_more_than_is_wanted(
+    domain: Bench, demand: int, quanta: list[int]
+) -> None:
     domain.policy(cap=100)
     domain.queued("a", 40)
     assert [row.outcome_count for row in domain.claim(demand).inspections] == quanta

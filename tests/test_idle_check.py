@@ -29,7 +29,7 @@ def worth_a_claim(session: Session) -> bool:
 
 
 def test_no_is_never_wrong(domain: Bench) -> None:
-    """On random domains without locks: whenever a claim gets anything, the check said yes; and both answers occur."""
+    """On random domains: whenever a claim gets anything, the check said yes; and both answers occur."""
     scopes = ["", *(f"t{number}" for number in range(40))]
     for scope in scopes:
         domain.override(scope, None)

@@ -276,6 +276,34 @@ def test_rivals_at_one_run_leave_one_consistent_state(observer: Session) -> None
         Run.objects.all().delete()
 
 
+@pytest.mark.conformance(176)
+@pytest.mark.parametrize("rival", ["complete", "cancel", "abandon"])
+def test_of_two_that_end_a_claim_exactly_one_takes_effect(rival: str, observer: Session) -> None:
+    """Complete against cancel, cancel against cancel, abandon against the steal of an ended lease."""
+    policy_in_force(max_active=1)
+    for _ in range(10):
+        lease = lease_of(run_in("claimed", claimed_at=LONG_AGO))
+        if rival == "abandon":
+            abandoned, stolen = all_at_once([lambda: runs.finish([runs.Abandoned(lease, "x")]), claim])  # noqa: B023
+            assert [bool(abandoned), bool(stolen.leases)].count(True) == 1
+            assert runs.get(lease.run_id).state == ("scheduled" if abandoned else "claimed")
+        else:
+            first = {"complete": runs.Completed(lease, 1)}.get(rival)
+            ended, cancelled = all_at_once(
+                [
+                    lambda: runs.finish([first]) if first else runs.cancel(lease.run_id),  # noqa: B023
+                    lambda: runs.cancel(lease.run_id),  # noqa: B023
+                ]
+            )
+            state = runs.get(lease.run_id).state
+            if first:
+                assert bool(ended) is (state == "completed")
+                assert isinstance(cancelled, RunNotActive) is (state == "completed")
+            assert state in ("completed", "cancelled")
+        assert_exact(observer)
+        Run.objects.all().delete()
+
+
 def test_finish_and_heartbeat_of_the_same_runs_never_deadlock() -> None:
     leases = [claimed_lease(tenant_id=f"t{number % 2}") for number in range(40)]
 

@@ -125,7 +125,7 @@ class Crew:
         metrics.increment("tenantfair_worker_events_total", event="started")
 
     def launch(self, leases: Sequence[Lease], asked_at: float) -> int:
-        """Start `leases`, claimed since `asked_at`; return how many. Those that cannot be started are given back.
+        """Start `leases`, claimed since `asked_at`, and return how many; the others are given back.
 
         All are held, and so renewed, before the first is started: tasks that compute leave this thread little
         time to start the others.

@@ -48,7 +48,7 @@ class _LaunchFailed(Exception):
 
 
 class Dispatcher:
-    """Claims for `free()` places and hands the leases to `launch`, with the time at which they were asked for.
+    """Claims for `free()` places and hands the leases to `launch`, with the time they were asked for at.
 
     `launch` returns how many were started; it has given the others back. `prepare` verifies the schema and
     synchronises the policy; it is called again when a claim says that something of these has

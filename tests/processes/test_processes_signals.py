@@ -80,6 +80,7 @@ def test_a_second_signal_ends_the_process_at_once(stage: Stage) -> None:
     assert stage.run(run_id)["claim_token"] is not None
 
 
+@pytest.mark.conformance(168)
 def test_a_task_that_outlasts_the_drain_keeps_its_claim_until_the_lease_ends(stage: Stage) -> None:
     gate = stage.gate()
     worker = stage.start_worker("--drain-timeout=0.5")

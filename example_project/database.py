@@ -13,6 +13,8 @@ from example_project.postgres import PrivateServer
 
 _VARIABLE = "DATABASE_URL"
 _LASTING = "example"
+# Every server has it, whereas the one that a URL names may not exist yet.
+_MAINTENANCE = "postgres"
 _STATEMENTS = Path(__file__).with_name("sql")
 
 
@@ -38,7 +40,7 @@ def scratch_database(server_url: str, purpose: str) -> Iterator[str]:
     name = f"tenantfair_{purpose}_{os.getpid()}"
     identifier = sql.Identifier(name)
     drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(identifier)
-    with psycopg.connect(with_database(server_url), autocommit=True) as connection:
+    with psycopg.connect(with_database(server_url, _MAINTENANCE), autocommit=True) as connection:
         connection.execute(drop)
         connection.execute(sql.SQL("CREATE DATABASE {}").format(identifier))
         try:
@@ -47,12 +49,11 @@ def scratch_database(server_url: str, purpose: str) -> Iterator[str]:
             connection.execute(drop)
 
 
-def with_database(url: str, name: str | None = None) -> str:
-    """Return a URL that libpq reads, naming another database if asked to."""
+def with_database(url: str, name: str) -> str:
+    """Return the URL of another database on the same server, as libpq reads it."""
     parts = urlsplit(url)
-    path = parts.path if name is None else f"/{name}"
     query = f"?{parts.query}" if parts.query else ""
-    return f"postgresql://{parts.netloc}{path}{query}"
+    return f"postgresql://{parts.netloc}/{name}{query}"
 
 
 def use_lasting_database(folder: Path) -> None:
@@ -85,7 +86,7 @@ def _url_of_running(data_dir: Path) -> str | None:
 
 
 def _create(url: str) -> None:
-    with psycopg.connect(with_database(url, "postgres"), autocommit=True) as connection:
+    with psycopg.connect(with_database(url, _MAINTENANCE), autocommit=True) as connection:
         found = connection.execute("SELECT FROM pg_database WHERE datname = %s", [_LASTING]).fetchone()
         if found is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(_LASTING)))

@@ -8,7 +8,7 @@ could be judged, and in none of them was a customer passed over more often than 
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from example_project.database import load_sql, server
@@ -80,13 +80,13 @@ def run(load: Load, server_url: str) -> int:
     )
     verdict = judge(fair.record)
     print("\n".join(verdict_lines(verdict)))
-    failures = list(_failures(load, verdict, legacy=legacy.completed, fair=fair.completed))
-    print("\n" + ("\n".join(failures) if failures else "Both promises kept."))
-    return 1 if failures else 0
+    failed = list(failures(load, verdict, {LEGACY.name: legacy.completed, TENANT_FAIR.name: fair.completed}))
+    print("\n" + ("\n".join(failed) or "Both promises kept."))
+    return 1 if failed else 0
 
 
-def _failures(load: Load, verdict: Verdict, **completed: int) -> Iterator[str]:
-    """What keeps the demo from ending well."""
+def failures(load: Load, verdict: Verdict, completed: Mapping[str, int]) -> Iterator[str]:
+    """Yield what keeps the demo from ending well; `completed` is how many runs of each engine did."""
     for engine, count in completed.items():
         if count != load.total:
             yield f"FAILED: {count:,} of {load.total:,} runs completed under {engine}."

@@ -62,11 +62,12 @@ def request(using: str | None = None, *, due: Iterable[Due] = (None,)) -> None:
         return
     moment = time.monotonic() + soonest
     if connection.in_atomic_block:
-        # One hint serves all the enqueues of a savepoint level, so that a loop of them stays cheap.
+        # One hint serves the enqueues of a savepoint and of those inside it, so a loop of them stays cheap.
         if connection.run_on_commit:
-            savepoints, callback = connection.run_on_commit[-1][:2]
-            if isinstance(callback, _Hint) and savepoints == set(connection.savepoint_ids):
-                callback.due = min(callback.due, moment)
+            savepoints, hint = connection.run_on_commit[-1][:2]
+            here = set(connection.savepoint_ids)
+            if isinstance(hint, _Hint) and (savepoints == here or (savepoints < here and hint.due <= moment)):
+                hint.due = min(hint.due, moment)
                 return
     elif not connection.get_autocommit():
         return  # nobody tells when such a transaction commits

@@ -40,7 +40,7 @@ BEGIN
     RETURN true;
 END $$
 """
-_ADMITTED = "SELECT id FROM tenantfair_run WHERE scope_key = %s AND tenant_admitted_at IS NOT NULL ORDER BY id"
+_ADMITTED = "SELECT id FROM tenantfair_run WHERE scope_key = %s AND tenant_admitted_at IS NOT NULL ORDER BY 1"
 _LONGEST_WAIT_SECONDS = 20
 
 
@@ -139,7 +139,8 @@ class Bench:
             """
             UPDATE tenantfair_policy SET
                 admission_mode = 'tenant_fair', max_active = %s, configured_max_active = 1,
-                policy_version = 1, initialized_at = now(), scan_budget = %s, scan_ring_position = %s, scan_laps = %s
+                policy_version = 1, initialized_at = now(),
+                scan_budget = %s, scan_ring_position = %s, scan_laps = %s
             """,
             [cap, budget, cursor, laps],
         )

@@ -23,6 +23,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     except PostgresError as error:
         raise pytest.UsageError(f"no private PostgreSQL: {error}") from error
     early_config.stash[_SERVER] = server
+    # Django makes a test database of its own; processes that tests start use this one.
+    with psycopg.connect(server.dsn, autocommit=True) as administrator:
+        administrator.execute("CREATE DATABASE tenantfair")
     os.environ["DATABASE_URL"] = server.url("tenantfair")
 
 

@@ -15,7 +15,7 @@ from tenantfair import policy
 from tenantfair.exceptions import ConfigurationError, InactiveEngine, SchemaMismatch
 from tenantfair.models import Partition, Policy, Run, Schedule
 from tenantfair.signals import cap_changed
-from tests.domains import scratch_domain
+from tests.domains import scratch_alias, scratch_domain
 from tests.rows import result, script, sessions
 from tests.threads import all_at_once, in_django_thread, until_someone_waits_for
 
@@ -375,7 +375,7 @@ def test_post_migrate_waits_for_nobody_who_writes_the_row() -> None:
 @pytest.mark.conformance(143)
 @pytest.mark.django_db(transaction=True)
 def test_post_migrate_adds_no_row_before_the_domain_is_installed() -> None:
-    with scratch_domain("tf_boot") as alias:
+    with scratch_alias("tf_boot") as alias:
         call_command("migrate", "tenantfair", "0001", database=alias, verbosity=0)
         assert not Policy.objects.using(alias).exists()
 

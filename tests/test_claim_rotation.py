@@ -26,7 +26,7 @@ def served_until(domain: Bench, target: str, demand: int, ring: int) -> None:
     """Claim until the target gets a grant, and hold what went before against the bound with L = 0.
 
     Nothing is locked, so no complete inspection of the target may fail: grants of others <= A - 1, their
-    outcomes <= Q (A - 1), calls <= (A - 1) + ceil((H - A + 1) / S); A counts the scopes granted, target included.
+    outcomes <= Q (A - 1), calls <= (A - 1) + ceil((H - A + 1) / S); A counts those granted, target included.
     """
     competitors: Counter[str] = Counter()
     outcomes = calls = 0
@@ -106,7 +106,7 @@ def test_small_ring_serves_everybody_within_the_bound(
     domain.policy(cap=10_000)
     names = [f"t{place}" for place in range(ring)]
     for name in names:
-        domain.queued(name, 300 if deep == "all" or name == "t0" else 40)
+        domain.queued(name, 120 if deep == "all" or name == "t0" else 40)
     for name in reversed(names):
         served_until(domain, name, demand, ring)
 

@@ -1,4 +1,4 @@
-"""The list of items itself: every item has a test that names it, and no test names an item that is not there."""
+"""The list of items itself: each has a test that names it, and no test names an item that is not there."""
 
 from __future__ import annotations
 

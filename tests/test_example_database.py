@@ -46,10 +46,10 @@ else:
             "b",
             "postgresql://me@/b?host=/run/pg&sslmode=disable",
         ),
-        ("psql://me@host/a", None, "postgresql://me@host/a"),
+        ("psql://me@host/a", "b", "postgresql://me@host/b"),
     ],
 )
-def test_a_url_is_turned_to_another_database(url: str, name: str | None, expected: str) -> None:
+def test_a_url_is_turned_to_another_database(url: str, name: str, expected: str) -> None:
     assert with_database(url, name) == expected
 
 

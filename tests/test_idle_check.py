@@ -94,6 +94,13 @@ def test_yes_to_the_one_thing_that_can_be_granted(domain: Bench, work: object) -
     assert worth_a_claim(domain.db)
 
 
+def test_a_missing_policy_row_is_yes(domain: Bench) -> None:
+    """The claim then says malformed_policy, and the worker puts the row back."""
+    domain.db.execute("DELETE FROM tenantfair_policy")
+
+    assert worth_a_claim(domain.db)
+
+
 def test_too_many_scopes_to_look_at_is_yes(domain: Bench) -> None:
     domain.policy(cap=1)
     for number in range(70):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from psycopg import sql
 
 from tenantfair import runs, wakeups
 from tenantfair.backend import for_tenant
+from tenantfair.models import Run
 from tenantfair.runs import NewRun
 from tenantfair.worker import Worker
 from tenantfair.worker.database import WorkerConnections
@@ -131,6 +132,22 @@ def test_a_release_notifies_nobody(ear: Ear) -> None:
     assert ear.heard() == []
 
 
+@pytest.mark.conformance(170)
+@pytest.mark.parametrize(
+    ("state", "change"),
+    [
+        ("waiting", lambda run_id: runs.signal(run_id, "go")),
+        ("scheduled", runs.interrupt),
+        ("poisoned", runs.retry),
+    ],
+    ids=["signal", "interrupt", "retry"],
+)
+def test_whatever_makes_a_run_due_now_notifies(ear: Ear, state: str, change: Callable[[Any], Any]) -> None:
+    change(run_in(state).run_id)
+
+    assert ear.heard() == [""]
+
+
 def test_listen_off_sends_nothing(ear: Ear, settings: Any) -> None:
     settings.TENANTFAIR = {**settings.TENANTFAIR, "LISTEN": False}
 
@@ -150,7 +167,7 @@ def test_a_wake_up_that_cannot_be_sent_harms_no_enqueue(monkeypatch: pytest.Monk
     enqueue()
 
     assert wakeups._sender.flush(LONGEST_WAIT_SECONDS)
-    assert runs.STATE_EXPRESSION is not None
+    assert Run.objects.get().wake_at is not None
 
 
 @contextmanager

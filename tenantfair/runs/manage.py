@@ -17,6 +17,7 @@ from django.db.models.functions import Cast
 
 from tenantfair import payloads
 from tenantfair.conf import get_settings
+from tenantfair import wakeups
 from tenantfair.exceptions import InvalidPayload, RunBusy, RunNotActive, RunNotFound
 from tenantfair.models import Run
 from tenantfair.runs import _arguments, _statements
@@ -141,6 +142,8 @@ def _change_once(run_id: UUID, alias: str, decide: Decision) -> RunView:
         only = Run.objects.using(alias).filter(pk=run.pk)
         if changes is not None:
             only.update(**changes, updated_at=now)
+            if changes.get("wake_at") is not None:
+                wakeups.request(alias)
         found = view(only)
     if found is None:
         raise RunNotFound(run_id)

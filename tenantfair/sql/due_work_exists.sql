@@ -37,7 +37,9 @@ queued (scope_key, place) AS (
     WHERE queued.place <= 64
 )
 SELECT
-    (
+    -- Without its row the domain cannot be judged; the claim says what is wrong with it.
+    NOT EXISTS (SELECT FROM tenantfair_policy)
+    OR (
         SELECT run.id
         FROM tenantfair_run AS run
         WHERE run.claim_token IS NOT NULL AND run.claimed_at < (SELECT clock.expired_before FROM clock)

@@ -24,6 +24,8 @@ class Command(BaseCommand):
     """Makes the log's users tenants, compresses its time, and compares."""
 
     help = "Replay a job log in Standard Workload Format (plain or .gz) under TenantFair and under Legacy."
+    # They may ask the database, and this command works in databases of its own only.
+    requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("path", type=Path, help="the log")

@@ -62,7 +62,7 @@ test-matrix: $(VENV)/.stamp ## Run the tests on every Python, Django and Postgre
 	@$(PY) -m tests.matrix $(ARGS)
 
 clean: ## Remove what the other targets made
-	@rm -rf .venv .venv.boot .matrix .cache build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv.boot .matrix .cache .postgres build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(VENV)/.stamp: pyproject.toml

@@ -161,6 +161,17 @@ def test_claim_inside_a_transaction_is_refused(domain: Bench, engine: Engine) ->
     assert domain.ids(batch.leases) == [run]
 
 
+def test_claim_with_autocommit_off_is_refused(domain: Bench, engine: Engine) -> None:
+    domain.queued("a")
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(ClaimUnavailable, match="open_transaction"):
+            claim_due(1, engine=engine, now=NOW)
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+
 @pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_other_isolation_levels_are_refused(domain: Bench, engine: Engine, isolation: str) -> None:
     domain.queued("a")

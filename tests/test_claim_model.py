@@ -102,7 +102,7 @@ def compare(bench: Bench, seed: int, places: dict[str, int]) -> None:
 
 
 def a_domain(chance: random.Random, places: dict[str, int]) -> model.Domain:
-    scopes = chance.sample(list(places), chance.choice((1, 2, 2, 3, 4, 5, 8, 12, 34, 40)))
+    scopes = chance.sample(list(places), chance.choice((1, 1, 2, 2, 3, 4, 5, 8, 12, 34, 40)))
     mix = MIXES[chance.choice(list(MIXES))]
     poison = chance.choice((0, 0, 0.1, 0.5))
     locks = chance.choice((0, 0, 0.1, 0.4))

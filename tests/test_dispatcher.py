@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tenantfair import metrics
+from tenantfair import claim, metrics
 from tenantfair.claim import due_work_exists
-from tenantfair.exceptions import ClaimUnavailable, InactiveEngine
+from tenantfair.claim.tenant_fair import TenantFair
+from tenantfair.exceptions import ClaimUnavailable, InactiveEngine, SchemaMismatch
 from tenantfair.models import Policy, Run
 from tests.factories import policy_in_force, run_in
 from tests.rows import Session, sessions
@@ -245,3 +247,17 @@ def test_a_domain_of_another_engine_is_fatal() -> None:
 
     assert isinstance(bench.dispatcher.fatal, InactiveEngine)
     assert Run.objects.get().claim_token is None
+
+
+def test_a_claim_function_that_answers_in_another_shape_is_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_in("queued")
+
+    def another_shape(*_: Any, **__: Any) -> Any:
+        return TenantFair().decode([{"row_kind": "surprise"}], demand=1)
+
+    monkeypatch.setattr(claim, "claim_due", another_shape)
+    bench = Bench(places=1)
+    with bench:
+        until(lambda: bench.dispatcher.stopping, "the dispatcher gives up")
+
+    assert isinstance(bench.dispatcher.fatal, SchemaMismatch)

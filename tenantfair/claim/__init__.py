@@ -46,15 +46,16 @@ def claim_due(
     `preference` matters at demand one: it picks between ready and expired work of one admission tier.
     Due, lease and expiry are decided by the database's clock; `now` replaces it in tests.
 
-    Raises `ClaimUnavailable`; its reason is `open_transaction` inside an atomic block, where the domain's
-    policy row would stay locked until somebody else's commit. `allow_in_transaction` lifts that for tests.
+    Raises `ClaimUnavailable`; its reason is `open_transaction` inside an atomic block or with autocommit off,
+    where the domain's policy row would stay locked until somebody else's commit; `allow_in_transaction` lifts
+    that for tests. Raises `SchemaMismatch` when the database's function is another version's.
     """
     settings = get_settings()
     alias = using or settings.database
     chosen = engine or _ENGINES[settings.engine]
     with observed(using=alias, engine=chosen, demand=demand) as observation:
         connection = connections[alias]
-        if connection.in_atomic_block and not allow_in_transaction:
+        if not (allow_in_transaction or connection.get_autocommit()):
             raise ClaimUnavailable("open_transaction")
         plan = chosen.plan(demand=demand, preference=preference, now=now)
         observation.batch = chosen.decode(_fetch(connection, plan.sql, plan.params), demand=demand)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tenantfair.claim.base import Lease, Poisoned
-from tenantfair.exceptions import ClaimUnavailable
+from tenantfair.exceptions import ClaimUnavailable, SchemaMismatch
 
 Row = Mapping[str, Any]
+
+
+@contextmanager
+def known_shape() -> Iterator[None]:
+    """Raise `SchemaMismatch` where rows lack what this version reads: another version's function answered."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise SchemaMismatch(
+            [f"a claim returned rows that this version cannot read ({error!r})"],
+            "Run `manage.py migrate tenantfair` and restart the workers.",
+        ) from error
 
 
 def refuse_error_row(rows: Sequence[Row]) -> None:

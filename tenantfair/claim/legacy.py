@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from tenantfair.claim.base import Call, ClaimBatch, Plan, Preference
-from tenantfair.claim.decode import decode_outcomes, refuse_error_row
+from tenantfair.claim.decode import decode_outcomes, known_shape, refuse_error_row
 from tenantfair.sql import load
 
 
@@ -20,6 +20,7 @@ class Legacy:
         """Return the claim statement; age alone decides, so `preference` changes nothing."""
         return Plan(sql=load("legacy_claim"), params={"now": now, "demand": demand})
 
+    @known_shape()
     def decode(self, rows: Sequence[Mapping[str, Any]], *, demand: int) -> ClaimBatch:
         """Return the outcomes; `ClaimUnavailable` for an error row."""
         refuse_error_row(rows)

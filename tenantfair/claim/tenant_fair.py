@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from tenantfair.claim.base import Call, ClaimBatch, Plan, Preference
-from tenantfair.claim.decode import decode_outcomes, refuse_error_row
+from tenantfair.claim.decode import decode_outcomes, known_shape, refuse_error_row
 from tenantfair.sql import load
 
 
@@ -23,6 +23,7 @@ class TenantFair:
             params={"now": now, "demand": demand, "preference": preference, "trace": False},
         )
 
+    @known_shape()
     def decode(self, rows: Sequence[Mapping[str, Any]], *, demand: int) -> ClaimBatch:
         """Return outcomes and the call's own row; `ClaimUnavailable` for an error row."""
         refuse_error_row(rows)

@@ -15,9 +15,8 @@ from django.db import OperationalError, connections, transaction
 from django.db.models import JSONField, Value
 from django.db.models.functions import Cast
 
-from tenantfair import payloads
+from tenantfair import payloads, wakeups
 from tenantfair.conf import get_settings
-from tenantfair import wakeups
 from tenantfair.exceptions import InvalidPayload, RunBusy, RunNotActive, RunNotFound
 from tenantfair.models import Run
 from tenantfair.runs import _arguments, _statements

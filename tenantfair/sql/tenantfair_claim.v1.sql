@@ -120,6 +120,9 @@ DECLARE
 
     -- the ring ahead as the probe shows it, and of it the positions that can be granted something
     v_want     integer;
+    v_depth    integer;
+    v_alone    boolean;
+    v_repeat   integer;
     v_chunk    integer;
     v_ring     record;
     v_look     record;
@@ -294,6 +297,10 @@ BEGIN
             ) AS ring;
             EXIT WHEN v_ring.n = 0;
 
+            -- A ring of one is seen whole: then as deep as all the laps that are left could reach.
+            v_alone := v_from = 0 AND v_ring.n = 1 AND v_chunk > 1;
+            v_depth := least(v_demand, c_quantum * CASE WHEN v_alone THEN least(v_grants, v_visits) ELSE 1 END);
+
             SELECT
                 array_agg(
                     CASE
@@ -351,7 +358,7 @@ BEGIN
                             AND run.wake_at <= p_now
                             AND run.tenant_admitted_at IS NULL
                         ORDER BY run.wake_at, run.id
-                        LIMIT least(c_quantum, v_demand)
+                        LIMIT v_depth
                     )
                     UNION ALL
                     (
@@ -361,7 +368,7 @@ BEGIN
                             AND run.wake_at <= p_now
                             AND run.tenant_admitted_at IS NOT NULL
                         ORDER BY run.wake_at, run.id
-                        LIMIT c_page
+                        LIMIT greatest(c_page, v_depth)
                     )
                     UNION ALL
                     (
@@ -543,9 +550,14 @@ BEGIN
         END LOOP;
         v_planned := cardinality(v_quantum);
         v_walked := v_ordinal[v_planned];
-        v_granted := array_fill(0, ARRAY[v_planned]);
-        v_promoted := v_granted;
         v_disposition := array_fill(NULL::text, ARRAY[v_planned]);
+
+        -- In a ring of one the next laps go to the same position: they are served with the first one, as long as
+        -- nothing is missed. What is missed ends that, and the first lap is made by itself.
+        v_alone := v_alone AND NOT v_careful[1] AND v_look.can[1] > c_quantum AND v_demand > c_quantum;
+        IF v_alone THEN
+            v_quantum[1] := least(v_look.can[1], v_depth);
+        END IF;
 
         ------------------------------------------------------------------------------------------------
         -- Partitions: locked in a statement of their own, so that the counts that follow see what is committed.
@@ -564,159 +576,168 @@ BEGIN
         v_cap := v_partition.cap;
         v_admitted := v_partition.admitted;
 
-        ------------------------------------------------------------------------------------------------
-        -- Simple visits, all at once: count, freeze a page of candidates, lock as many of it as the quantum asks.
-        ------------------------------------------------------------------------------------------------
-        SELECT
-            array_agg(visit.ordinal::integer) AS visit,
-            array_agg(admitted.n) AS admitted,
-            array_agg(locked.id) AS id,
-            array_agg(locked.queued) AS queued
-        INTO v_simple
-        FROM unnest(v_scope[:v_planned], v_careful[:v_planned], v_has_queue[:v_planned], v_quantum, v_cap, v_admitted)
-            WITH ORDINALITY AS visit (scope_key, careful, has_queue, quantum, cap, admitted, ordinal)
-        CROSS JOIN LATERAL (
+        LOOP
+            ------------------------------------------------------------------------------------------------
+            -- Simple visits, all at once: count, freeze a page of candidates, lock as many of it as the quantum asks.
+            ------------------------------------------------------------------------------------------------
             SELECT
-                CASE
-                    WHEN visit.admitted IS NOT NULL THEN visit.admitted
-                    WHEN visit.cap = c_unlimited OR NOT visit.has_queue THEN NULL
-                    ELSE
-                        (
-                            SELECT count(*)
-                            FROM (
-                                SELECT
-                                FROM tenantfair_run AS run
-                                WHERE run.scope_key = visit.scope_key
-                                    AND run.claim_token IS NOT NULL
-                                    AND run.tenant_admitted_at IS NOT NULL
-                                LIMIT visit.cap
-                            ) AS admitted_claimed
-                        )
-                        + (
-                            SELECT count(*)
-                            FROM (
-                                SELECT
-                                FROM tenantfair_run AS run
-                                WHERE run.scope_key = visit.scope_key
-                                    AND run.wake_at IS NOT NULL
-                                    AND run.tenant_admitted_at IS NOT NULL
-                                LIMIT visit.cap
-                            ) AS admitted_ready
-                        )
-                END::integer AS n
-        ) AS admitted
-        LEFT JOIN LATERAL (
-            SELECT run.id, page.queued
-            FROM (
-                SELECT candidate.id, candidate.queued
+                array_agg(visit.ordinal::integer) AS visit,
+                array_agg(admitted.n) AS admitted,
+                array_agg(locked.id) AS id,
+                array_agg(locked.queued) AS queued
+            INTO v_simple
+            FROM unnest(v_scope[:v_planned], v_careful[:v_planned], v_has_queue[:v_planned], v_quantum, v_cap, v_admitted)
+                WITH ORDINALITY AS visit (scope_key, careful, has_queue, quantum, cap, admitted, ordinal)
+            CROSS JOIN LATERAL (
+                SELECT
+                    CASE
+                        WHEN visit.admitted IS NOT NULL THEN visit.admitted
+                        WHEN visit.cap = c_unlimited OR NOT visit.has_queue THEN NULL
+                        ELSE
+                            (
+                                SELECT count(*)
+                                FROM (
+                                    SELECT
+                                    FROM tenantfair_run AS run
+                                    WHERE run.scope_key = visit.scope_key
+                                        AND run.claim_token IS NOT NULL
+                                        AND run.tenant_admitted_at IS NOT NULL
+                                    LIMIT visit.cap
+                                ) AS admitted_claimed
+                            )
+                            + (
+                                SELECT count(*)
+                                FROM (
+                                    SELECT
+                                    FROM tenantfair_run AS run
+                                    WHERE run.scope_key = visit.scope_key
+                                        AND run.wake_at IS NOT NULL
+                                        AND run.tenant_admitted_at IS NOT NULL
+                                    LIMIT visit.cap
+                                ) AS admitted_ready
+                            )
+                    END::integer AS n
+            ) AS admitted
+            LEFT JOIN LATERAL (
+                SELECT run.id, page.queued
                 FROM (
-                    (
-                        SELECT run.id, run.wake_at, false AS queued
-                        FROM tenantfair_run AS run
-                        WHERE run.scope_key = visit.scope_key
-                            AND run.wake_at <= p_now
-                            AND run.tenant_admitted_at IS NOT NULL
-                        ORDER BY run.wake_at, run.id
-                        LIMIT c_page
-                    )
-                    UNION ALL
-                    (
-                        SELECT run.id, run.wake_at, true
-                        FROM tenantfair_run AS run
-                        WHERE run.scope_key = visit.scope_key
-                            AND run.wake_at <= p_now
-                            AND run.tenant_admitted_at IS NULL
-                        ORDER BY run.wake_at, run.id
-                        -- A FIFO prefix can use no more than this, so no more is frozen.
-                        LIMIT CASE
-                            WHEN visit.has_queue THEN least(visit.quantum, greatest(visit.cap - coalesce(admitted.n, 0), 0))
-                            ELSE 0
-                        END
-                    )
-                ) AS candidate
-                ORDER BY candidate.queued, candidate.wake_at, candidate.id
-                LIMIT c_page
-            ) AS page
-            CROSS JOIN LATERAL (
-                SELECT found.id
-                FROM tenantfair_run AS found
-                WHERE found.id = page.id
-                LIMIT 1
-                FOR NO KEY UPDATE SKIP LOCKED
-            ) AS run
-            LIMIT visit.quantum
-        ) AS locked ON true
-        WHERE visit.cap IS NOT NULL AND NOT visit.careful;
+                    SELECT candidate.id, candidate.queued
+                    FROM (
+                        (
+                            SELECT run.id, run.wake_at, false AS queued
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = visit.scope_key
+                                AND run.wake_at <= p_now
+                                AND run.tenant_admitted_at IS NOT NULL
+                            ORDER BY run.wake_at, run.id
+                            LIMIT greatest(c_page, visit.quantum)
+                        )
+                        UNION ALL
+                        (
+                            SELECT run.id, run.wake_at, true
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = visit.scope_key
+                                AND run.wake_at <= p_now
+                                AND run.tenant_admitted_at IS NULL
+                            ORDER BY run.wake_at, run.id
+                            -- A FIFO prefix can use no more than this, so no more is frozen.
+                            LIMIT CASE
+                                WHEN visit.has_queue THEN least(visit.quantum, greatest(visit.cap - coalesce(admitted.n, 0), 0))
+                                ELSE 0
+                            END
+                        )
+                    ) AS candidate
+                    ORDER BY candidate.queued, candidate.wake_at, candidate.id
+                    LIMIT greatest(c_page, visit.quantum)
+                ) AS page
+                CROSS JOIN LATERAL (
+                    SELECT found.id
+                    FROM tenantfair_run AS found
+                    WHERE found.id = page.id
+                    LIMIT 1
+                    FOR NO KEY UPDATE SKIP LOCKED
+                ) AS run
+                LIMIT visit.quantum
+            ) AS locked ON true
+            WHERE visit.cap IS NOT NULL AND NOT visit.careful;
 
-        ------------------------------------------------------------------------------------------------
-        -- Recheck in a fresh snapshot: admitted rows one by one, the queue as an unbroken run of locked heads.
-        ------------------------------------------------------------------------------------------------
-        v_out_visit := '{}';
-        v_out_ordinal := '{}';
-        v_out_id := '{}';
-        v_out_class := '{}';
-        v_out_poison := '{}';
-        v_out_eligible := '{}';
+            ------------------------------------------------------------------------------------------------
+            -- Recheck in a fresh snapshot: admitted rows one by one, the queue as an unbroken run of locked heads.
+            ------------------------------------------------------------------------------------------------
+            v_granted := array_fill(0, ARRAY[v_planned]);
+            v_promoted := v_granted;
+            v_out_visit := '{}';
+            v_out_ordinal := '{}';
+            v_out_id := '{}';
+            v_out_class := '{}';
+            v_out_poison := '{}';
+            v_out_eligible := '{}';
 
-        SELECT
-            array_agg(kept.visit) AS visit,
-            array_agg(kept.id) AS id,
-            array_agg(kept.queued) AS queued,
-            array_agg(kept.wake_at) AS eligible,
-            array_agg(kept.fit) AS fit
-        INTO v_kept
-        FROM (
-            SELECT frozen.visit, run.id, false AS queued, run.wake_at, true AS fit
-            FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
-            CROSS JOIN LATERAL (SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1) AS run
-            WHERE NOT frozen.queued
-                AND run.scope_key = v_scope[frozen.visit]
-                AND run.wake_at <= p_now
-                AND run.tenant_admitted_at IS NOT NULL
-                AND run.claim_attempts < p_max_attempts
-            UNION ALL
             SELECT
-                queue.visit,
-                head.id,
-                true,
-                head.wake_at,
-                head.claim_attempts < p_max_attempts AND head.id = ANY (v_simple.id)
+                array_agg(kept.visit) AS visit,
+                array_agg(kept.id) AS id,
+                array_agg(kept.queued) AS queued,
+                array_agg(kept.wake_at) AS eligible,
+                array_agg(kept.fit) AS fit
+            INTO v_kept
             FROM (
-                SELECT frozen.visit, count(*) AS n
-                FROM unnest(v_simple.visit, v_simple.queued) AS frozen (visit, queued)
-                WHERE frozen.queued
-                GROUP BY frozen.visit
-            ) AS queue
-            CROSS JOIN LATERAL (
-                SELECT run.id, run.wake_at, run.claim_attempts
-                FROM tenantfair_run AS run
-                WHERE run.scope_key = v_scope[queue.visit]
+                SELECT frozen.visit, run.id, false AS queued, run.wake_at, true AS fit
+                FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
+                CROSS JOIN LATERAL (SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1) AS run
+                WHERE NOT frozen.queued
+                    AND run.scope_key = v_scope[frozen.visit]
                     AND run.wake_at <= p_now
-                    AND run.tenant_admitted_at IS NULL
-                ORDER BY run.wake_at, run.id
-                LIMIT queue.n
-            ) AS head
-            ORDER BY 1, 3, 4, 2
-        ) AS kept;
+                    AND run.tenant_admitted_at IS NOT NULL
+                    AND run.claim_attempts < p_max_attempts
+                UNION ALL
+                SELECT
+                    queue.visit,
+                    head.id,
+                    true,
+                    head.wake_at,
+                    head.claim_attempts < p_max_attempts AND head.id = ANY (v_simple.id)
+                FROM (
+                    SELECT frozen.visit, count(*) AS n
+                    FROM unnest(v_simple.visit, v_simple.queued) AS frozen (visit, queued)
+                    WHERE frozen.queued
+                    GROUP BY frozen.visit
+                ) AS queue
+                CROSS JOIN LATERAL (
+                    SELECT run.id, run.wake_at, run.claim_attempts
+                    FROM tenantfair_run AS run
+                    WHERE run.scope_key = v_scope[queue.visit]
+                        AND run.wake_at <= p_now
+                        AND run.tenant_admitted_at IS NULL
+                    ORDER BY run.wake_at, run.id
+                    LIMIT queue.n
+                ) AS head
+                ORDER BY 1, 3, 4, 2
+            ) AS kept;
 
-        v_first := 0;
-        FOR v_place IN 1..coalesce(cardinality(v_kept.id), 0) LOOP
-            -- Null is no: the locked ids hold a null for every visit that locked nothing.
-            IF v_kept.fit[v_place] IS NOT TRUE THEN
-                -- The rest of this visit's queue stands behind a head that is not ours.
-                v_first := v_kept.visit[v_place];
-            END IF;
-            CONTINUE WHEN v_kept.visit[v_place] = v_first;
-            v_count := v_kept.visit[v_place];
-            v_granted[v_count] := v_granted[v_count] + 1;
-            v_promoted[v_count] := v_promoted[v_count] + v_kept.queued[v_place]::integer;
-            v_out_visit := v_out_visit || v_count;
-            v_out_ordinal := v_out_ordinal || v_granted[v_count];
-            v_out_id := v_out_id || v_kept.id[v_place];
-            v_out_class := v_out_class || CASE WHEN v_kept.queued[v_place] THEN 'queued_ready' ELSE 'admitted_ready' END;
-            v_out_poison := v_out_poison || false;
-            v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
+            v_first := 0;
+            FOR v_place IN 1..coalesce(cardinality(v_kept.id), 0) LOOP
+                -- Null is no: the locked ids hold a null for every visit that locked nothing.
+                IF v_kept.fit[v_place] IS NOT TRUE THEN
+                    -- The rest of this visit's queue stands behind a head that is not ours.
+                    v_first := v_kept.visit[v_place];
+                END IF;
+                CONTINUE WHEN v_kept.visit[v_place] = v_first;
+                v_count := v_kept.visit[v_place];
+                v_granted[v_count] := v_granted[v_count] + 1;
+                v_promoted[v_count] := v_promoted[v_count] + v_kept.queued[v_place]::integer;
+                v_out_visit := v_out_visit || v_count;
+                v_out_ordinal := v_out_ordinal || v_granted[v_count];
+                v_out_id := v_out_id || v_kept.id[v_place];
+                v_out_class := v_out_class || CASE WHEN v_kept.queued[v_place] THEN 'queued_ready' ELSE 'admitted_ready' END;
+                v_out_poison := v_out_poison || false;
+                v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
+            END LOOP;
+
+            EXIT WHEN NOT v_alone OR v_granted[1] = v_quantum[1];
+            v_alone := false;
+            v_quantum[1] := c_quantum;
         END LOOP;
+        v_repeat := CASE WHEN v_alone THEN (v_granted[1] + c_quantum - 1) / c_quantum ELSE 1 END;
 
         FOR v_visit IN 1..v_planned LOOP
             IF v_cap[v_visit] IS NULL THEN
@@ -1002,7 +1023,7 @@ BEGIN
             END IF;
 
             CASE v_disposition[v_visit]
-                WHEN 'grant' THEN v_grants := v_grants - 1;
+                WHEN 'grant' THEN v_grants := v_grants - v_repeat;
                 WHEN 'empty_page' THEN v_empty := v_empty + 1;
                 WHEN 'cap_debt_denial' THEN v_capped := v_capped + 1;
                 WHEN 'lock_miss' THEN v_missed := v_missed + 1;
@@ -1019,7 +1040,7 @@ BEGIN
             WITH served AS (
                 UPDATE tenantfair_partition AS part
                 SET
-                    admission_epoch = part.admission_epoch + 1,
+                    admission_epoch = part.admission_epoch + v_repeat,
                     updated_at = p_now
                 FROM unnest(v_scope[:v_planned], v_granted) AS visit (scope_key, granted)
                 WHERE part.scope_key = visit.scope_key
@@ -1077,12 +1098,13 @@ BEGIN
                 v_call_token,
                 pg_current_xact_id()::text::bigint,
                 p_demand,
-                v_inspections + v_ordinal[outcome.visit],
-                outcome.ordinal,
+                v_inspections + v_ordinal[outcome.visit] + (outcome.ordinal - 1) / c_quantum,
+                (outcome.ordinal - 1) % c_quantum + 1,
                 NULL::bigint,
                 CASE
-                    WHEN v_ordinal[outcome.visit] = 1 THEN v_cursor
-                    ELSE v_ring.position[v_ordinal[outcome.visit] - 1]
+                    WHEN v_ordinal[outcome.visit] > 1 THEN v_ring.position[v_ordinal[outcome.visit] - 1]
+                    WHEN outcome.ordinal <= c_quantum THEN v_cursor
+                    ELSE v_ring.position[1]
                 END,
                 NULL::bigint,
                 v_ring.position[v_ordinal[outcome.visit]],
@@ -1101,20 +1123,24 @@ BEGIN
 
         IF p_trace THEN
             v_rank := 1;
-            FOR v_visit IN 1..v_walked LOOP
+            FOR v_visit IN 1..v_walked + v_repeat - 1 LOOP
+                v_place := least(v_visit, v_ring.n);
                 row_kind := 'inspection';
                 transaction_id := pg_current_xact_id()::text::bigint;
                 visit_ordinal := v_inspections + v_visit;
-                cursor_before := CASE WHEN v_visit = 1 THEN v_cursor ELSE v_ring.position[v_visit - 1] END;
-                cursor_after := v_ring.position[v_visit];
-                ring_position := v_ring.position[v_visit];
-                scope_key := v_ring.scope[v_visit];
-                IF v_ordinal[v_rank] = v_visit THEN
+                cursor_before := CASE WHEN v_visit = 1 THEN v_cursor ELSE cursor_after END;
+                cursor_after := v_ring.position[v_place];
+                ring_position := v_ring.position[v_place];
+                scope_key := v_ring.scope[v_place];
+                IF v_ordinal[v_rank] = v_place THEN
                     disposition := v_disposition[v_rank];
                     outcome_count := v_granted[v_rank];
-                    v_rank := v_rank + 1;
+                    IF v_repeat > 1 THEN
+                        outcome_count := least(c_quantum, outcome_count - c_quantum * (v_visit - 1));
+                    END IF;
+                    v_rank := least(v_rank + 1, v_planned);
                 ELSE
-                    disposition := CASE WHEN v_look.queued[v_visit] THEN 'cap_debt_denial' ELSE 'empty_page' END;
+                    disposition := CASE WHEN v_look.queued[v_place] THEN 'cap_debt_denial' ELSE 'empty_page' END;
                     outcome_count := 0;
                 END IF;
                 epoch_delta := (outcome_count > 0)::integer;
@@ -1131,8 +1157,9 @@ BEGIN
         v_empty := v_empty + v_walked - v_planned - v_count;
         v_outcomes := v_outcomes + cardinality(v_out_id);
         v_demand := v_demand - cardinality(v_out_id);
-        v_inspections := v_inspections + v_walked;
-        v_visits := v_visits - v_walked;
+        v_inspections := v_inspections + v_walked + v_repeat - 1;
+        v_visits := v_visits - (v_walked + v_repeat - 1);
+        v_laps := v_laps + v_repeat - 1;
         v_cursor := v_ring.position[v_walked];
         v_from := v_cursor;
         IF v_walked = v_ring.n AND v_ring.n < v_chunk THEN

@@ -136,6 +136,8 @@ class Dispatcher:
             self._alarmed = False
         except _LaunchFailed:
             self._back_off()
+        except SchemaMismatch as error:
+            self._give_up(error)
         except ClaimUnavailable as refusal:
             self._refused(refusal)
         except Error as error:

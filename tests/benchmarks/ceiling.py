@@ -1,0 +1,107 @@
+"""W1, one tenant with 20,000 ready runs, and W2, 2,000 tenants with 50 each: how fast a claim can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tests.benchmarks import seeds
+from tests.benchmarks.bench import Bench
+from tests.benchmarks.claimers import FACADE, FUNCTION, THROUGH, VARIANTS
+from tests.benchmarks.drain import Rate, drain
+from tests.benchmarks.rows import Row, Target, at_least, at_most, make_row
+
+W1, W2 = "W1", "W2"
+ONE, MANY = "one tenant", "2,000 tenants"
+
+_OF_THE_FLOOR = {1: 0.40, 8: 0.33, 32: 0.33}
+_KEPT = 0.9
+_LONGEST_MS = {8: 20.0, 32: 60.0}
+
+
+def run_w1(bench: Bench) -> None:
+    template = seeds.make(bench.databases, "seed_w1", seeds.one_tenant())
+    demands = (8,) if bench.quick else (1, 8, 32)
+    for demand in demands:
+        alone: Mapping[str, Sequence[float]] = {}
+        for clients in (1, 4, 8):
+            if clients > 1 and demand == 1:
+                continue
+            samples = _samples(bench, template, demand, clients)
+            target = at_least(_OF_THE_FLOOR[demand]) if clients == 1 else None
+            rows = _rates(W1, ONE, samples, demand, clients, target)
+            if clients == 1:
+                alone = {variant: [sample[variant].per_second for sample in samples] for variant in VARIANTS}
+            else:
+                rows += _kept(samples, alone, demand, clients)
+            bench.add(*rows)
+    bench.databases.drop(template)
+
+
+def run_w2(bench: Bench) -> None:
+    template = seeds.make(bench.databases, "seed_w2", seeds.many_tenants())
+    cells = [(8, 1)] if bench.quick else [(1, 1), (8, 1), (32, 1), (32, 4)]
+    for demand, clients in cells:
+        samples = _samples(bench, template, demand, clients)
+        bench.add(*_rates(W2, MANY, samples, demand, clients, None))
+    bench.databases.drop(template)
+
+
+def _samples(bench: Bench, template: str, demand: int, clients: int) -> list[dict[str, Rate]]:
+    bench.say(f"{template}: demand {demand}, {clients} clients")
+    return [
+        {variant: drain(bench, template, variant, demand=demand, clients=clients) for variant in VARIANTS}
+        for _ in range(bench.rounds)
+    ]
+
+
+def _rates(
+    workload: str,
+    case: str,
+    samples: Sequence[Mapping[str, Rate]],
+    demand: int,
+    clients: int,
+    target: Target | None,
+) -> list[Row]:
+    per_second = [{name: rate.per_second for name, rate in sample.items()} for sample in samples]
+    return [
+        make_row(
+            workload,
+            case,
+            per_second,
+            variant,
+            unit="claims/s",
+            demand=demand,
+            clients=clients,
+            target=target,
+            through=THROUGH[variant],
+            note=_times([sample[variant] for sample in samples]),
+        )
+        for variant in (FUNCTION, FACADE)
+    ]
+
+
+def _kept(
+    samples: Sequence[Mapping[str, Rate]], alone: Mapping[str, Sequence[float]], demand: int, clients: int
+) -> list[Row]:
+    """What more clients keep of the rate of one, and how long the slowest calls take."""
+    rows = []
+    for variant in (FUNCTION, FACADE):
+        shares = [
+            {name: sample[name].per_second / alone[name][place] for name in VARIANTS}
+            for place, sample in enumerate(samples)
+        ]
+        slowest = [{name: rate.p99_ms for name, rate in sample.items()} for sample in samples]
+        common = {"demand": demand, "clients": clients, "through": THROUGH[variant]}
+        kept = at_least(_KEPT, "value")
+        longest = at_most(_LONGEST_MS[demand])
+        rows.append(
+            make_row(W1, f"{ONE}, kept of one client", shares, variant, unit="x", target=kept, **common)
+        )
+        rows.append(make_row(W1, f"{ONE}, p99", slowest, variant, unit="ms", target=longest, **common))
+    return rows
+
+
+def _times(rates: Sequence[Rate]) -> str:
+    middle = sorted(rates, key=lambda rate: rate.per_second)[len(rates) // 2]
+    refused = f", {middle.refused} refused" if middle.refused else ""
+    return f"p50 {middle.p50_ms:.2f} ms, p99 {middle.p99_ms:.2f} ms{refused}"

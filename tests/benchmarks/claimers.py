@@ -1,0 +1,109 @@
+"""The ways to claim that are compared: two floors, the bare SQL function, and `claim_due()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, LiteralString
+
+from tests.benchmarks import site
+from tests.benchmarks.rows import FLOOR, OWN_FLOOR
+from tests.benchmarks.server import connect
+
+FUNCTION = "function"
+FACADE = "facade"
+VARIANTS = (FLOOR, OWN_FLOOR, FUNCTION, FACADE)
+THROUGH = {
+    FLOOR: "one UPDATE on a one-index table",
+    OWN_FLOOR: "one UPDATE on the run table",
+    FUNCTION: "tenantfair_claim, prepared by psycopg",
+    FACADE: "claim_due()",
+}
+
+# What was claimed: the tenant, and what a finish needs to name it by. None is a refused call.
+Claimed = list[tuple[str | None, Any]]
+Claim = Callable[[], Claimed | None]
+Finish = Callable[[Sequence[Any]], None]
+
+# "= ANY (ARRAY (...))" runs the sub-select once whatever the statistics say.
+FLOOR_CLAIM: LiteralString = """
+    UPDATE job SET state = 1, claimed_at = now(), token = gen_random_uuid()
+    WHERE id = ANY (ARRAY (
+        SELECT id FROM job WHERE state = 0 AND run_at <= now()
+        ORDER BY run_at, id LIMIT %s FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING tenant, id
+"""
+OWN_FLOOR_CLAIM: LiteralString = """
+    UPDATE tenantfair_run SET
+        wake_at = NULL, claim_token = gen_random_uuid(), claimed_at = now(), tenant_admitted_at = now()
+    WHERE id = ANY (ARRAY (
+        SELECT id FROM tenantfair_run WHERE status = 'running' AND wake_at <= now()
+        ORDER BY wake_at, id LIMIT %s FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING tenant_id, id
+"""
+FUNCTION_CLAIM: LiteralString = """
+    SELECT * FROM tenantfair_claim(
+        clock_timestamp(), clock_timestamp() - interval '1 minute', %s, 5, NULL, false
+    )
+"""
+FLOOR_FINISH: LiteralString = "UPDATE job SET state = 2 WHERE id = ANY (%s)"
+OWN_FLOOR_FINISH: LiteralString = """
+    UPDATE tenantfair_run SET
+        status = 'completed', finished_at = now(),
+        claim_token = NULL, claimed_at = NULL, tenant_admitted_at = NULL
+    WHERE id = ANY (%s)
+"""
+
+
+def claimer(variant: str, url: str, demand: int) -> Claim:
+    """Return a callable that makes one claim of `demand` runs."""
+    if variant == FACADE:
+        return _facade_claimer(url, demand)
+    session = connect(url)
+    if variant == FUNCTION:
+        return lambda: _outcomes(session.execute(FUNCTION_CLAIM, [demand]))
+    statement = FLOOR_CLAIM if variant == FLOOR else OWN_FLOOR_CLAIM
+    return lambda: session.execute(statement, [demand]).fetchall()
+
+
+def finisher(variant: str, url: str) -> Finish:
+    """Return a callable that completes what a claimer of the same variant returned."""
+    if variant == FACADE:
+        return _facade_finisher(url)
+    session = connect(url)
+    statement = FLOOR_FINISH if variant == FLOOR else OWN_FLOOR_FINISH
+    return lambda handles: (session.execute(statement, [list(handles)]), None)[1]
+
+
+def _outcomes(cursor: Any) -> Claimed | None:
+    names = [column.name for column in cursor.description]
+    kind, tenant, token = (names.index(name) for name in ("row_kind", "tenant_id", "claim_token"))
+    found = cursor.fetchall()
+    if any(row[kind] == "error" for row in found):
+        return None
+    return [(row[tenant], row[token]) for row in found if row[kind] == "outcome"]
+
+
+def _facade_claimer(url: str, demand: int) -> Claim:
+    site.use(url)
+    from tenantfair.claim import claim_due
+    from tenantfair.exceptions import ClaimUnavailable
+
+    def claim() -> Claimed | None:
+        try:
+            return [(lease.tenant_id, lease) for lease in claim_due(demand).leases]
+        except ClaimUnavailable:
+            return None
+
+    return claim
+
+
+def _facade_finisher(url: str) -> Finish:
+    site.use(url)
+    from tenantfair import runs
+
+    def finish(leases: Sequence[Any]) -> None:
+        runs.finish([runs.Completed(lease, None) for lease in leases])
+
+    return finish

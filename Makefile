@@ -1,11 +1,13 @@
 # Needs python3 (3.11 or newer) with pip, and make. Everything else comes into .venv at first use.
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types demo admin conformance snapshot test-matrix clean rebuild
+.PHONY: help test lint types demo admin conformance snapshot test-matrix bench bench-peers clean rebuild
 
 VENV := .venv
 PY := $(VENV)/bin/python
+PEERS := .peers
 ARGS ?=
+export TENANTFAIR_PEERS_PYTHON ?= $(CURDIR)/$(PEERS)/bin/python
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -61,8 +63,14 @@ snapshot: $(VENV)/.stamp ## Write the schema of a fresh install to tests/schema.
 test-matrix: $(VENV)/.stamp ## Run the tests on every Python, Django and PostgreSQL at hand
 	@$(PY) -m tests.matrix $(ARGS)
 
+bench: $(VENV)/.stamp ## Measure speed beside the floor of this machine (QUICK=1: two minutes)
+	@$(PY) -m tests.benchmarks $(if $(QUICK),--quick) $(ARGS)
+
+bench-peers: $(VENV)/.stamp $(if $(TENANTFAIR_PEERS),$(PEERS)/.stamp) ## The same, and the peers that TENANTFAIR_PEERS names
+	@$(PY) -m tests.benchmarks --peers $(if $(QUICK),--quick) $(ARGS)
+
 clean: ## Remove what the other targets made
-	@rm -rf .venv .venv.boot .matrix .cache .postgres build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv.boot .peers .matrix .cache .postgres build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(VENV)/.stamp: pyproject.toml
@@ -80,6 +88,12 @@ $(VENV)/.stamp: pyproject.toml
 	$(PY) -m pip install -qq --editable . --group test; \
 	$(PY) -c 'import django; print("Ready: Django", django.__version__)'; \
 	echo '$(CURDIR)' > $@
+
+# Other products have dependencies of their own, so they get an environment of their own.
+$(PEERS)/.stamp: tests/benchmarks/peers.txt $(VENV)/.stamp
+	@$(PY) -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python -m pip install -qq -r tests/benchmarks/peers.txt
+	@touch $@
 
 $(VENV)/.lint: $(VENV)/.stamp
 	@$(PY) -m pip install -qq --group lint

@@ -19,7 +19,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 from django.test import override_settings
 
-from tenantfair import backend, checks, conf, exceptions, metrics, policy, runs, schema, signals
+from tenantfair import backend, checks, conf, doctor, exceptions, metrics, policy, runs, schema, signals
 from tenantfair.execution import RunContext
 from tenantfair.management import base
 from tenantfair.models import Run
@@ -141,7 +141,13 @@ def djangos_own_options() -> set[str]:
     return {option for action in parser._actions for option in action.option_strings}
 
 
-COMMAND_NAMES = ["tenantfair_worker", "tenantfair_inspect", "tenantfair_caps", "tenantfair_prune"]
+COMMAND_NAMES = [
+    "tenantfair_worker",
+    "tenantfair_inspect",
+    "tenantfair_caps",
+    "tenantfair_prune",
+    "tenantfair_doctor",
+]
 
 
 def test_every_command_has_its_section() -> None:
@@ -185,6 +191,12 @@ def test_the_checks_are_shown_as_they_are_worded() -> None:
     rows = table(REFERENCE / "checks.md", "System checks")
     assert rows[: len(checks.CHECKS)] == [
         [f"`{check.id}`", check.meaning, check.hint] for check in checks.CHECKS.values()
+    ]
+
+
+def test_the_findings_are_shown_as_they_are_worded() -> None:
+    assert table(REFERENCE / "findings.md", "All findings") == [
+        [f"`{kind.id}`", kind.severity.value, kind.meaning, kind.remedy] for kind in doctor.KINDS.values()
     ]
 
 

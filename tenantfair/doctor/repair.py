@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 from django.db import OperationalError, connections, transaction
@@ -54,8 +55,8 @@ def repair(using: str | None = None, *, lock_timeout_ms: int = LOCK_TIMEOUT_MS) 
 
     Counts are recomputed under the locks that commits take on them, so commits for just those scopes wait,
     and what is in flight is counted once. An identity that is behind locks its table against writers.
-    Repeating it changes nothing. Raises `SchemaMismatch` where the schema does not fit, `RepairBlocked` after a wait of
-    `lock_timeout_ms` for one lock, and `RuntimeError` inside a transaction.
+    Repeating it changes nothing. Raises `SchemaMismatch` where the schema does not fit, `RepairBlocked` after
+    a wait of `lock_timeout_ms` for one lock, and `RuntimeError` inside a transaction.
     """
     alias = using or get_settings().database
     report = examine(alias)
@@ -122,7 +123,7 @@ class _Repair:
     def _change(self, what: str, name: str, **parameters: Any) -> None:
         self._changes += (
             Change(what=what, name=scope, before=before, after=after)
-            for scope, before, after in self._execute(load(name), parameters)
+            for scope, before, after in sorted(self._execute(load(name), parameters), key=itemgetter(0))
         )
 
     def _execute(self, statement: str, parameters: Any = None) -> list[tuple[Any, ...]]:

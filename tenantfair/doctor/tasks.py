@@ -16,7 +16,7 @@ Pair = tuple[str, str, int]
 
 
 def named_tasks(alias: str) -> list[Pair]:
-    """Return path, backend and number of runs of the most frequent tasks, one more than `MOST_TASKS` at most."""
+    """Return path, backend and number of runs of each task, of the `MOST_TASKS` + 1 most frequent."""
     with connections[alias].cursor() as cursor:
         cursor.execute(load("doctor_tasks"), {"most_tasks": MOST_TASKS})
         return list(cursor.fetchall())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
 
 from tests.benchmarks import seeds, site
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.claimers import FACADE, FLOOR, FUNCTION, OWN_FLOOR, THROUGH, VARIANTS, claimer
+from tests.benchmarks.claimers import FACADE, FLOOR, FUNCTION, OWN_FLOOR, THROUGH, VARIANTS, Claim, claimer
 from tests.benchmarks.rows import Sample, at_most, make_row
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -44,26 +45,25 @@ def run_w5(bench: Bench, sizes: tuple[int, ...] = SIZES) -> None:
 
 
 def _samples(bench: Bench, tenants: int, size: int) -> list[dict[str, float]]:
-    """Medians in ms; so few runs go that one database serves all the rounds."""
+    """One sample per round; so few runs go that one database serves all the rounds."""
     name = seeds.make(bench.databases, "seed_w5", seeds.many_tenants(tenants, size // tenants))
     url = bench.databases.url(name)
     try:
         claims = {variant: claimer(variant, url, 1) for variant in (FLOOR, OWN_FLOOR, FUNCTION, FACADE)}
         for claim in claims.values():
             claim()
-        return [
-            {variant: _median_ms(claim) for variant, claim in claims.items()} for _ in range(bench.rounds)
-        ]
+        return [_alternated(claims) for _ in range(bench.rounds)]
     finally:
         site.leave()
         bench.databases.drop(name)
 
 
-def _median_ms(claim: object) -> float:
-    assert callable(claim)
-    times = []
+def _alternated(claims: Mapping[str, Claim]) -> dict[str, float]:
+    """Medians in ms of calls that take turns, so that a pause of the machine meets all variants alike."""
+    times: dict[str, list[float]] = {variant: [] for variant in claims}
     for _ in range(_CALLS):
-        start = time.perf_counter()
-        claim()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e3
+        for variant, claim in claims.items():
+            start = time.perf_counter()
+            claim()
+            times[variant].append(time.perf_counter() - start)
+    return {variant: statistics.median(found) * 1e3 for variant, found in times.items()}

@@ -20,38 +20,42 @@ _LONGEST_MS = {8: 20.0, 32: 60.0}
 
 def run_w1(bench: Bench) -> None:
     template = seeds.make(bench.databases, "seed_w1", seeds.one_tenant())
-    demands = (8,) if bench.quick else (1, 8, 32)
-    for demand in demands:
-        alone: Mapping[str, Sequence[float]] = {}
-        for clients in (1, 4, 8):
-            if clients > 1 and demand == 1:
-                continue
-            samples = _samples(bench, template, demand, clients)
+    for demand in (8,) if bench.quick else (1, 8, 32):
+        crowds = (1,) if demand == 1 else (1, 4, 8)
+        samples = _samples(bench, template, demand, crowds)
+        for clients in crowds:
             target = at_least(_OF_THE_FLOOR[demand]) if clients == 1 else None
-            rows = _rates(W1, ONE, samples, demand, clients, target)
-            if clients == 1:
-                alone = {variant: [sample[variant].per_second for sample in samples] for variant in VARIANTS}
-            else:
-                rows += _kept(samples, alone, demand, clients)
+            rows = _rates(W1, ONE, samples[clients], demand, clients, target)
+            if clients > 1:
+                rows += _kept(samples[clients], samples[1], demand, clients)
             bench.add(*rows)
     bench.databases.drop(template)
 
 
 def run_w2(bench: Bench) -> None:
     template = seeds.make(bench.databases, "seed_w2", seeds.many_tenants())
-    cells = [(8, 1)] if bench.quick else [(1, 1), (8, 1), (32, 1), (32, 4)]
-    for demand, clients in cells:
-        samples = _samples(bench, template, demand, clients)
-        bench.add(*_rates(W2, MANY, samples, demand, clients, None))
+    for demand in (8,) if bench.quick else (1, 8, 32):
+        crowds = (1, 4) if demand == 32 else (1,)
+        for clients, samples in _samples(bench, template, demand, crowds).items():
+            bench.add(*_rates(W2, MANY, samples, demand, clients, None))
     bench.databases.drop(template)
 
 
-def _samples(bench: Bench, template: str, demand: int, clients: int) -> list[dict[str, Rate]]:
-    bench.say(f"{template}: demand {demand}, {clients} clients")
-    return [
-        {variant: drain(bench, template, variant, demand=demand, clients=clients) for variant in VARIANTS}
-        for _ in range(bench.rounds)
-    ]
+def _samples(
+    bench: Bench, template: str, demand: int, crowds: Sequence[int]
+) -> dict[int, list[dict[str, Rate]]]:
+    """Samples by number of clients; each round goes through all of them and all variants."""
+    samples: dict[int, list[dict[str, Rate]]] = {clients: [] for clients in crowds}
+    for _ in range(bench.rounds):
+        bench.say(f"{template}: demand {demand}, {crowds} clients")
+        for clients in crowds:
+            samples[clients].append(
+                {
+                    variant: drain(bench, template, variant, demand=demand, clients=clients)
+                    for variant in VARIANTS
+                }
+            )
+    return samples
 
 
 def _rates(
@@ -81,14 +85,14 @@ def _rates(
 
 
 def _kept(
-    samples: Sequence[Mapping[str, Rate]], alone: Mapping[str, Sequence[float]], demand: int, clients: int
+    samples: Sequence[Mapping[str, Rate]], alone: Sequence[Mapping[str, Rate]], demand: int, clients: int
 ) -> list[Row]:
     """What more clients keep of the rate of one, and how long the slowest calls take."""
     rows = []
     for variant in (FUNCTION, FACADE):
         shares = [
-            {name: sample[name].per_second / alone[name][place] for name in VARIANTS}
-            for place, sample in enumerate(samples)
+            {name: together[name].per_second / single[name].per_second for name in VARIANTS}
+            for together, single in zip(samples, alone, strict=True)
         ]
         slowest = [{name: rate.p99_ms for name, rate in sample.items()} for sample in samples]
         common = {"demand": demand, "clients": clients, "through": THROUGH[variant]}

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.conformance_items import DECIDED, ITEMS, NOT_APPLICABLE, ORACLE, RESTATED
+from tests.conformance_items import DECIDED, ITEMS, NOT_APPLICABLE, RESTATED
 
 
 class Collector:
@@ -26,8 +26,7 @@ class Collector:
         for item in items:
             for marker in item.iter_markers("conformance"):
                 for number in marker.args:
-                    known = number in ITEMS or number in ORACLE
-                    (self.tests if known else self.unknown)[number].add(item.nodeid)
+                    (self.tests if number in ITEMS else self.unknown)[number].add(item.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

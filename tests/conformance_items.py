@@ -1,8 +1,7 @@
 """What tenantfair must do, one line an item. Tests name the items they prove in their `conformance` marker.
 
-The numbers are those of the list the project was specified by. Items 147-157 describe the oracle that judges
-recorded traces. `DECIDED` items were settled differently here, `RESTATED` ones
-were said of something we do not have; the text below is what holds.
+The numbers are those of the list the project was specified by. `DECIDED` items were settled differently here,
+`RESTATED` ones were said of something we do not have; the text below is what holds.
 """
 
 from __future__ import annotations
@@ -164,6 +163,18 @@ ITEMS: dict[int, str] = {
     144: "in another schema everything is inside it, and two schemas do not touch",
     145: "not applicable: there is no earlier schema to upgrade from",
     146: "eight concurrent first enqueues: one partition, one position, count eight",
+    # the judge of recorded claims
+    147: "the three bounds are those computed by hand",
+    148: "with small budgets traces reach all three bounds exactly",
+    149: "two scopes need two calls at demand one; ceil(H / S) = 1 is no bound",
+    150: "impossible sizes, a target outside the cohort, an unordered or duplicate ring are refused",
+    151: "each forged trace is refused by the rule it breaks",
+    152: "a trace at the bound is accepted; a lone target may fail and be granted in one call",
+    153: "in every small world the counts stay within the bound, from every cursor",
+    154: "live: the last of 35 scopes is served on call 3, which is the bound",
+    155: "live: a lock on the target during one or two calls passes with L = 1 or 2 and not with one less",
+    156: "live: a changed ring, policy or function, a rollback or a missing call is ineligible, never a pass",
+    157: "order, commit and outcomes come from the database; shuffled, omitted or invented calls are refused",
     # separation and fairness
     158: "the legacy engine serves all older hot runs first",
     159: "on the same data one hot grant, then the small tenant",
@@ -194,9 +205,6 @@ DECIDED = frozenset(
     | {108, 112, 113, 116, 125, 161, 162, 169, 170, 177, 178}
 )
 RESTATED = frozenset({5, 11, 25, 37, 49, 63, 102, 105, 119, 122, 126, 140, 141, 142, 143, 145})
-
-# Items about the judge of recorded traces; they are listed with it, not here.
-ORACLE = range(147, 158)
 
 # Said of something that does not exist here; the line above gives the reason.
 NOT_APPLICABLE = frozenset({145})

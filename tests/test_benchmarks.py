@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.benchmarks import plots, table
+from tests.benchmarks import page, plots, table
 from tests.benchmarks.rows import FLOOR, OWN_FLOOR, Row, at_least, at_most, make_row
 from tests.docs_pages import ROOT
 
@@ -117,3 +117,18 @@ def test_a_chart_is_drawn_where_there_are_two_sizes(tmp_path: Path) -> None:
     drawing = ElementTree.parse(path).getroot()
     assert len(drawing.findall("{*}polyline")) == 3
     assert len(drawing.findall("{*}circle")) == 6
+
+
+def test_the_page_takes_over_the_figures_and_keeps_the_rest(smallest: Any, tmp_path: Path) -> None:
+    _, _, results = smallest
+    text = tmp_path / "speed.md"
+    text.write_text(page.PAGE.read_text())
+    page.write(text, results / "latest.json")
+    once = text.read_text()
+    assert "\n### W2\n" in once
+    assert once.count("| claim_due() | 8 | 1 |") == 1
+    page.write(text, results / "latest.json")
+    assert text.read_text() == once
+    before, _, after = page.PAGE.read_text().partition(page.BEGIN)
+    assert once.startswith(before)
+    assert once.endswith(after.partition(page.END)[2])

@@ -13,8 +13,8 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from tenantfair import policy
+from tests.doctor_damage import CLAIMED, QUEUED, SCHEMA, TASK, alias, change, damage
 from tests.domains import scratch_alias, scratch_domain
-from tests.test_doctor import CLAIMED, QUEUED, SCHEMA, TASK, alias, change, damage
 
 __all__ = ["alias"]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.timezone import localtime, now
+from django.utils.timezone import is_aware, localtime, now
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -39,7 +39,8 @@ def moment(when: datetime | None) -> SafeString:
         return SafeString("-")
     ahead = when - now()
     text = gettext("in %(span)s") if ahead > timedelta(0) else gettext("%(span)s ago")
-    exact = localtime(when).isoformat(" ", "seconds")
+    # Without USE_TZ times are naive, and local already.
+    exact = (localtime(when) if is_aware(when) else when).isoformat(" ", "seconds")
     words = text % {"span": duration(abs(ahead))}
     return format_html('<time datetime="{0}" title="{0}">{1}</time>', exact, words)
 

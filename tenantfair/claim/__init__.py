@@ -24,6 +24,7 @@ _ENGINES: dict[str, Engine] = {engine.name: engine for engine in (TenantFair(), 
 
 # SQLSTATEs of refusals that the function could not turn into a row: nothing was claimed either way.
 _REFUSALS: Final = {"25006": "read_only_transaction", "55P03": "lock_contention"}
+# In this order: an unreadable column clears `args`, which must be read by then.
 _JSON_COLUMNS: Final = ("args", "kwargs", "state", "signals", "errors", "worker_ids", "denials")
 
 
@@ -76,11 +77,25 @@ def _fetch(
             raise
         raise ClaimUnavailable(reason) from error
     for row in rows:
-        for column in _JSON_COLUMNS:
-            # Django's connections hand jsonb over as text.
-            if isinstance(row.get(column), str):
-                row[column] = json.loads(row[column])
+        _read_json(row)
     return rows
+
+
+def _read_json(row: dict[str, Any]) -> None:
+    """Read the JSON columns of one row, which Django's connections hand over as text.
+
+    What Python cannot read, such as a number of 5,000 digits, was written past the package. The claim is
+    committed, so the row keeps its lease, with arguments that fit no task: its run fails and says so, and its
+    neighbours lose nothing.
+    """
+    for column in _JSON_COLUMNS:
+        if not isinstance(row.get(column), str):
+            continue
+        try:
+            row[column] = json.loads(row[column])
+        except (ValueError, RecursionError):
+            row[column] = []
+            row["args"] = None
 
 
 def due_work_exists(*, using: str | None = None) -> bool:

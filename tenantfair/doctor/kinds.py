@@ -119,6 +119,13 @@ KINDS: Final = {
             _ROW,
         ),
         Kind(
+            "unreadable_json",
+            Severity.GRAVE,
+            "A run's JSON holds a number of more than 4,300 digits or is nested 500 deep: no worker can load"
+            " the row, and the claim that meets it fails.",
+            _ROW,
+        ),
+        Kind(
             "run_lists",
             Severity.GRAVE,
             "A list of workers, errors or signals is no JSON array: the claim that meets the run fails.",
@@ -164,7 +171,8 @@ KINDS: Final = {
             "stalled",
             Severity.GRAVE,
             "There is due work and there are free slots, but nothing has been started for a while.",
-            "See that workers run, reach this database, and what their logs say of refused claims.",
+            "See that workers run, reach this database, are not all busy with long tasks, and what their logs"
+            " say of refused claims.",
         ),
         Kind(
             "count_too_high",

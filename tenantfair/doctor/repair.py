@@ -34,7 +34,7 @@ _WORDS: Final = {
 
 
 class RepairBlocked(TenantFairError):
-    """Somebody holds what a repair needs; nothing was changed, try again."""
+    """Somebody holds what a repair needs; nothing was changed but, perhaps, an identity moved. Try again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from threading import Event
 from typing import Any, NoReturn
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenantfair import payloads, runs
 from tenantfair.claim.base import Lease
 from tenantfair.compat import AnyTaskContext, AnyTaskResult
+from tenantfair.conf import get_settings
 from tenantfair.runs import UNSET, Outcome
 
 
@@ -45,16 +49,33 @@ class Attempt:
     """One attempt at a run: its lease as checkpoints move it, and how many signals the task has taken."""
 
     def __init__(self, lease: Lease, *, using: str | None, monitor: LeaseMonitor) -> None:
-        self.lease = lease
-        self.using = using
+        self.using = using if using is not None else get_settings().database
         self.monitor = monitor
         self.taken = 0
+        self._lease = self._committed = lease
+        # The connection of the last checkpoint, also when a coroutine's thread asks.
+        self._saved_on: BaseDatabaseWrapper | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """The lease as the last checkpoint left it; one whose transaction was rolled back does not count."""
+        if self._saved_on is not None and not self._saved_on.in_atomic_block:
+            self._lease = self._committed
+        return self._lease
 
     def save(self, state: Any) -> None:
         """Store `state` and go on with the lease that this leaves."""
         stored = payloads.normalize(state, what="state")
         sequence = runs.checkpoint(self.lease, stored, using=self.using)
-        self.lease = replace(self.lease, state=stored, checkpoint_seq=sequence)
+        self._lease = replace(self.lease, state=stored, checkpoint_seq=sequence)
+        self._saved_on = connections[self.using]
+        if self._saved_on.in_atomic_block:
+            self._saved_on.on_commit(partial(self._keep, self._lease))
+        else:
+            self._keep(self._lease)
+
+    def _keep(self, lease: Lease) -> None:
+        self._committed = lease
 
 
 class RunContext(AnyTaskContext):
@@ -103,7 +124,7 @@ class RunContext(AnyTaskContext):
 
         Raises `StaleClaim` when the run is no longer this attempt's: stop then, nothing more of it counts.
         Inside `transaction.atomic()` the state is saved if and only if the block commits, and the run stays
-        locked until then; after a rollback this attempt can save no more.
+        locked until then. After a savepoint was rolled back, no more is saved until the outermost block ends.
         """
         self.running.save(state)
 

@@ -7,6 +7,8 @@ carries all that a start needs. Storing the outcome and closing connections are 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from contextlib import nullcontext
 from contextvars import Context
 from inspect import signature
@@ -92,8 +94,7 @@ class _Execution:
             return self._fail(error)
         self._send(signals.task_started)
         try:
-            with _current_tenant(self.attempt.lease):
-                value = self.task.call(*positional, **named)
+            value = self._call(positional, named)
         except AttemptEnded as ended:
             return ended.outcome
         except BaseException as error:  # whatever a task raises is one failed attempt
@@ -107,6 +108,20 @@ class _Execution:
         )
         self._send(signals.task_finished)
         return Completed(self.attempt.lease, value)
+
+    def _call(self, positional: list[Any], named: dict[str, Any]) -> Any:
+        """Call the task. A child process that it forks and that comes out of it ends here, unnoticed.
+
+        The child has neither the worker's other threads nor connections of its own: whatever it did on would
+        be done on the sessions of this process.
+        """
+        process = os.getpid()
+        try:
+            with _current_tenant(self.attempt.lease):
+                return self.task.call(*positional, **named)
+        finally:
+            if os.getpid() != process:
+                os._exit(_exit_status(sys.exception()))
 
     def _arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """Return the call's arguments; TypeError when the stored ones do not fit the task's signature.
@@ -165,6 +180,12 @@ class _Execution:
 
 def _current_tenant(lease: Lease) -> Any:
     return nullcontext() if lease.tenant_id is None else tenant(lease.tenant_id)
+
+
+def _exit_status(error: BaseException | None) -> int:
+    """Return what an interpreter that ended by `error` would exit with."""
+    status = error.code if isinstance(error, SystemExit) else error
+    return status & 0xFF if isinstance(status, int) else int(status is not None)
 
 
 def _extra(event: str, lease: Lease, worker_id: str | None) -> dict[str, Any]:

@@ -52,9 +52,12 @@ def moment(value: object, *, what: str) -> datetime:
             raise InvalidRun(f"{what} is an aware datetime while USE_TZ is on")
         value = timezone.make_aware(value)
     try:
+        if not settings.USE_TZ:
+            # Sessions show times in the zone of the project then, and none outside these years can be read.
+            value = value.astimezone(timezone.get_default_timezone())
         return value.astimezone(UTC)
     except OverflowError as error:
-        raise InvalidRun(f"{what} lies between years 1 and 9999 in UTC") from error
+        raise InvalidRun(f"{what} lies between years 1 and 9999 in UTC and in the project's zone") from error
 
 
 def due(value: object, *, what: str) -> tuple[datetime | None, timedelta | None]:

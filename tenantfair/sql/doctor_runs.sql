@@ -9,106 +9,139 @@ WITH policy AS (
 ),
 broken AS (
     SELECT
-        rule.kind,
-        run.id,
-        run.run_id,
-        run.scope_key
-    FROM tenantfair_run AS run
-    CROSS JOIN policy
-    CROSS JOIN LATERAL (
-        VALUES
-            (
-                'run_unreachable',
-                run.status = 'running'
-                AND run.poisoned_at IS NULL
-                AND run.wake_at IS NULL
-                AND run.claim_token IS NULL
-            ),
-            ('run_due_and_claimed', run.wake_at IS NOT NULL AND run.claim_token IS NOT NULL),
-            ('run_claim_pair', (run.claim_token IS NULL) <> (run.claimed_at IS NULL)),
-            (
-                'run_inert_holds',
-                (run.status <> 'running' OR run.poisoned_at IS NOT NULL)
-                AND num_nonnulls(run.wake_at, run.claim_token, run.claimed_at, run.tenant_admitted_at) > 0
-            ),
-            (
-                'run_poison_shape',
-                (run.poisoned_at IS NULL) <> (run.poison_reason IS NULL)
-                OR (run.status <> 'running' AND run.poisoned_at IS NOT NULL)
-            ),
-            (
-                'run_status',
-                CASE
-                    WHEN run.status IN ('running', 'waiting') THEN run.finished_at IS NOT NULL
-                    WHEN run.status IN ('completed', 'failed', 'cancelled') THEN run.finished_at IS NULL
-                    ELSE true
-                END
-            ),
-            ('run_tenant', run.tenant_id = ''),
-            (
-                'run_counters',
-                least(
-                    run.claim_attempts,
-                    run.claim_abandons,
-                    run.failures,
-                    run.checkpoint_seq,
-                    run.retry_limit
-                ) < 0
-            ),
-            -- No run is ever started more often than the policy allows at that moment.
-            ('run_attempts', run.finished_at IS NULL AND run.claim_attempts > policy.max_attempts),
-            (
-                'claim_unmarked',
-                policy.admission_mode = 'tenant_fair'
-                AND run.status = 'running'
-                AND run.claim_token IS NOT NULL
-                AND run.tenant_admitted_at IS NULL
-            ),
-            (
-                'admission_parked',
-                run.status = 'running'
-                AND run.tenant_admitted_at IS NOT NULL
-                AND run.claim_token IS NULL
-                AND run.wake_at > clock_timestamp() + interval '5 seconds'
-            ),
-            (
-                'run_lists',
-                jsonb_typeof(run.worker_ids) <> 'array'
-                OR jsonb_typeof(run.errors) <> 'array'
-                OR jsonb_typeof(run.pending_signals) <> 'array'
-            ),
-            (
-                'run_arguments',
-                run.finished_at IS NULL
-                AND (jsonb_typeof(run.args) <> 'array' OR jsonb_typeof(run.kwargs) <> 'object')
-            ),
-            (
-                'unreadable_time',
-                least(
-                    run.wake_at,
-                    run.claimed_at,
-                    run.tenant_admitted_at,
-                    run.poisoned_at,
-                    run.enqueued_at,
-                    run.started_at,
-                    run.last_attempted_at,
-                    run.finished_at,
-                    run.updated_at
-                ) < '0001-01-01 00:00:00+00'
-                OR greatest(
-                    run.wake_at,
-                    run.claimed_at,
-                    run.tenant_admitted_at,
-                    run.poisoned_at,
-                    run.enqueued_at,
-                    run.started_at,
-                    run.last_attempted_at,
-                    run.finished_at,
-                    run.updated_at
-                ) > '9999-12-31 23:59:59.999999+00'
-            )
-    ) AS rule (kind, is_broken)
-    WHERE rule.is_broken
+        unnest(found.kinds) AS kind,
+        found.id,
+        found.run_id,
+        found.scope_key
+    FROM (
+        SELECT
+            run.id,
+            run.run_id,
+            run.scope_key,
+            array_remove(
+                ARRAY[
+                    CASE
+                        WHEN run.status = 'running'
+                            AND run.poisoned_at IS NULL
+                            AND run.wake_at IS NULL
+                            AND run.claim_token IS NULL
+                        THEN 'run_unreachable'
+                    END,
+                    CASE
+                        WHEN run.wake_at IS NOT NULL AND run.claim_token IS NOT NULL THEN 'run_due_and_claimed'
+                    END,
+                    CASE
+                        WHEN (run.claim_token IS NULL) <> (run.claimed_at IS NULL) THEN 'run_claim_pair'
+                    END,
+                    CASE
+                        WHEN (run.status <> 'running' OR run.poisoned_at IS NOT NULL)
+                            AND num_nonnulls(run.wake_at, run.claim_token, run.claimed_at, run.tenant_admitted_at) > 0
+                        THEN 'run_inert_holds'
+                    END,
+                    CASE
+                        WHEN (run.poisoned_at IS NULL) <> (run.poison_reason IS NULL)
+                            OR (run.status <> 'running' AND run.poisoned_at IS NOT NULL)
+                        THEN 'run_poison_shape'
+                    END,
+                    CASE
+                        WHEN run.status IN ('running', 'waiting') AND run.finished_at IS NULL THEN NULL
+                        WHEN run.status IN ('completed', 'failed', 'cancelled') AND run.finished_at IS NOT NULL THEN NULL
+                        ELSE 'run_status'
+                    END,
+                    CASE WHEN run.tenant_id = '' THEN 'run_tenant' END,
+                    CASE
+                        WHEN least(
+                            run.claim_attempts,
+                            run.claim_abandons,
+                            run.failures,
+                            run.checkpoint_seq,
+                            run.retry_limit
+                        ) < 0
+                        THEN 'run_counters'
+                    END,
+                    -- No run is ever started more often than the policy allows at that moment.
+                    CASE
+                        WHEN run.finished_at IS NULL AND run.claim_attempts > policy.max_attempts THEN 'run_attempts'
+                    END,
+                    CASE
+                        WHEN policy.admission_mode = 'tenant_fair'
+                            AND run.status = 'running'
+                            AND run.claim_token IS NOT NULL
+                            AND run.tenant_admitted_at IS NULL
+                        THEN 'claim_unmarked'
+                    END,
+                    CASE
+                        WHEN run.status = 'running'
+                            AND run.tenant_admitted_at IS NOT NULL
+                            AND run.claim_token IS NULL
+                            AND run.wake_at > clock_timestamp() + interval '5 seconds'
+                        THEN 'admission_parked'
+                    END,
+                    CASE
+                        WHEN jsonb_typeof(run.worker_ids) <> 'array'
+                            OR jsonb_typeof(run.errors) <> 'array'
+                            OR jsonb_typeof(run.pending_signals) <> 'array'
+                        THEN 'run_lists'
+                    END,
+                    CASE
+                        WHEN run.finished_at IS NULL
+                            AND (jsonb_typeof(run.args) <> 'array' OR jsonb_typeof(run.kwargs) <> 'object')
+                        THEN 'run_arguments'
+                    END,
+                    -- What Python refuses to load: numbers of more than 4,300 digits, values nested very deep.
+                    CASE
+                        WHEN run.finished_at IS NULL AND octet_length(documents.all_of_them::text) > 1000
+                        THEN CASE
+                            WHEN jsonb_path_exists(documents.all_of_them, '$.** ? (@ >= 1e4300 || @ <= -1e4300)')
+                                OR jsonb_path_exists(documents.all_of_them, '$.**{500 to last}')
+                            THEN 'unreadable_json'
+                        END
+                    END,
+                    CASE
+                        WHEN least(
+                            run.wake_at,
+                            run.claimed_at,
+                            run.tenant_admitted_at,
+                            run.poisoned_at,
+                            run.enqueued_at,
+                            run.started_at,
+                            run.last_attempted_at,
+                            run.finished_at,
+                            run.updated_at
+                        ) < '0001-01-01 00:00:00+00'
+                            OR greatest(
+                                run.wake_at,
+                                run.claimed_at,
+                                run.tenant_admitted_at,
+                                run.poisoned_at,
+                                run.enqueued_at,
+                                run.started_at,
+                                run.last_attempted_at,
+                                run.finished_at,
+                                run.updated_at
+                            ) > '9999-12-31 23:59:59.999999+00'
+                        THEN 'unreadable_time'
+                    END
+                ],
+                NULL
+            ) AS kinds
+        FROM tenantfair_run AS run
+        CROSS JOIN policy
+        CROSS JOIN LATERAL (
+            SELECT
+                jsonb_build_array(
+                    run.args,
+                    run.kwargs,
+                    run.state,
+                    run.pending_signals,
+                    run.errors,
+                    run.worker_ids
+                ) AS all_of_them
+        ) AS documents
+        -- Judged once per run, and before anything is multiplied.
+        OFFSET 0
+    ) AS found
+    WHERE found.kinds <> '{}'
     UNION ALL
     SELECT
         'claim_shared',

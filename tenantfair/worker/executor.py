@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Final
 
 from django.db import Error, connections, reset_queries
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.pq import TransactionStatus
 
 from tenantfair.execution import execute
 from tenantfair.runs import Outcome, Retry
@@ -114,7 +116,7 @@ def _tidy_connections() -> None:
     reset_queries()
     for connection in connections.all(initialized_only=True):
         try:
-            if not connection.in_atomic_block:
+            if not _is_in_transaction(connection):
                 connection.close_if_unusable_or_obsolete()
                 continue
             logger.warning(
@@ -126,3 +128,12 @@ def _tidy_connections() -> None:
         except Error:
             logger.warning("A connection of a task could not be closed", exc_info=True)
         del connections[connection.alias]
+
+
+def _is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction is open, be it of `atomic()`, of autocommit turned off or of a plain BEGIN."""
+    session = connection.connection
+    if connection.in_atomic_block or session is None or connection.vendor != "postgresql":
+        return connection.in_atomic_block
+    # A closed session has the status UNKNOWN, and nothing open.
+    return session.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}

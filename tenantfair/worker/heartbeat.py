@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import Error, connections
 
-from tenantfair import metrics, runs
+from tenantfair import metrics, policy, runs
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.holdings import Holding, Holdings
@@ -24,11 +24,13 @@ from tenantfair.worker.records import about
 logger = logging.getLogger("tenantfair.worker")
 
 _LONGEST_STATEMENT: Final = 1000
+_BEATS_PER_LEASE: Final = 4
 
 
 class Heartbeat:
     """Renews every `interval` seconds, a little earlier at random.
 
+    When another worker's start has shortened the domain's lease, it renews at least four times per that.
     `on_renewed` is told, after each renewal of everything there was to renew, when that began: what has been
     claimed since then is not renewed yet.
     """
@@ -44,7 +46,7 @@ class Heartbeat:
     ) -> None:
         self._connections = connections_of
         self._holdings = holdings
-        self._interval = interval
+        self._longest_interval = self._interval = interval
         self._worker_id = worker_id
         self._on_renewed = on_renewed
         self._stopping = threading.Event()
@@ -73,6 +75,7 @@ class Heartbeat:
         try:
             for batch in _batches(self._holdings.to_renew()):
                 self._renew(batch)
+            lease_seconds = policy.get_default(using=self._connections.alias).lease_seconds
         except Error as error:
             self._failures += 1
             metrics.increment("tenantfair_worker_events_total", event="heartbeat_error")
@@ -84,6 +87,7 @@ class Heartbeat:
             connections[self._connections.alias].close()
         else:
             self._failures = 0
+            self._interval = min(self._longest_interval, lease_seconds / _BEATS_PER_LEASE)
             self._on_renewed(began)
 
     def _renew(self, batch: Mapping[UUID, Holding]) -> None:

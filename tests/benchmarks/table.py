@@ -31,12 +31,12 @@ def cells(row: Row) -> list[str]:
         row.through,
         "" if row.demand is None else str(row.demand),
         str(row.clients),
-        _number(row.ratio),
-        _number(row.own_ratio),
-        _number(row.value),
+        number(row.ratio),
+        number(row.own_ratio),
+        number(row.value),
         row.unit,
-        _number(row.floor),
-        _number(row.own_floor),
+        number(row.floor),
+        number(row.own_floor),
         row.target or "",
         _MET[row.met],
     ]
@@ -53,7 +53,7 @@ def text(rows: Iterable[Row]) -> str:
     )
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -207,8 +207,7 @@ class _Judge:
             self.conclude(self.window, closed=False)
 
     def event(self, event: Event) -> None:
-        if event.ring is not None:
-            self.ring = _checked(event.ring)
+        self.ring = self.ring if event.ring is None else _checked(event.ring)
         self.visits = self.visits if event.visits is None else event.visits
         self.spoil(event.reason)
 
@@ -251,8 +250,8 @@ class _Judge:
         complete = not left or grants == GRANTS or not self.ring or len(call.visits) == self.visits
         _require(complete, Rule.EARLY_STOP, f"{len(call.visits)} of {self.visits} visits")
         _require(call.after == (laps, cursor), Rule.CONTIGUOUS, f"ends at {call.after}, not {(laps, cursor)}")
-        _require(epochs == Counter(call.epochs), Rule.EVIDENCE, call.epochs)
-        _require(outcomes == Counter(call.outcomes), Rule.EVIDENCE, call.outcomes)
+        durable = Counter(call.epochs), Counter(call.outcomes)
+        _require((epochs, outcomes) == durable, Rule.EVIDENCE, durable)
 
     def count(self, visit: Visit) -> None:
         """Count a visit in the open window, which a grant of the target closes."""

@@ -179,6 +179,10 @@ class Staying(model.Call):
         super().__init__(domain, **arguments)
         self.came_from = domain.cursor
 
+    def nothing(self, scope: str) -> str:
+        self.came_from = self.domain.cursor
+        return super().nothing(scope)
+
     def visit(self, scope: str, quantum: int) -> tuple[str, int]:
         disposition, granted = super().visit(scope, quantum)
         if disposition == "partition_lock_skip":

@@ -1,8 +1,8 @@
-"""A witness of live claims: what the database itself says of calls, their order, their commit and their outcomes.
+"""A witness of live claims: what the database itself says of their order, their commit and their outcomes.
 
-Triggers write a journal in the transaction of whatever they see, so what is rolled back is not in it; calls hold
-the policy row to their end, so its order is theirs. What a caller says of a call is only looked up by the call's
-transaction and cursor. Rows are read here by the rules, without the package.
+Triggers write a journal in the transaction of whatever they see, so what is rolled back is not in it; calls
+hold the policy row to their end, so its order is theirs. What a caller tells of a call is only looked up, by the
+call's transaction and cursor. What was admissible is read by the rules, without the package.
 """
 
 from __future__ import annotations
@@ -82,12 +82,14 @@ CREATE TRIGGER tests_journal AFTER UPDATE ON tenantfair_run
     EXECUTE FUNCTION tests_journal_run();
 """
 _REMOVE = """
-DROP FUNCTION tests_journal_policy, tests_journal_partition, tests_journal_schedule, tests_journal_run CASCADE;
+DROP FUNCTION tests_journal_policy, tests_journal_partition, tests_journal_schedule, tests_journal_run
+    CASCADE;
 DROP TABLE tests_journal;
 """
 _STATE = """
 SELECT pg_current_snapshot()::text AS snapshot, scan_laps, scan_ring_position, scan_budget,
-    (SELECT array_agg(oid || ' ' || xmin ORDER BY oid) FROM pg_proc WHERE proname ^@ 'tenantfair') AS functions
+    (SELECT array_agg(oid || ' ' || xmin ORDER BY oid) FROM pg_proc WHERE proname ^@ 'tenantfair_')
+        AS functions
 FROM tenantfair_policy
 """
 _RING = "SELECT ring_position, scope_key FROM tenantfair_schedule WHERE unfinished_count > 0 ORDER BY 1"

@@ -189,10 +189,11 @@ class _Window:
 
 
 class _Judge:
+    window: _Window | None = None
+
     def __init__(self, trace: Trace, target: str, cohort: Set[str], failures: int) -> None:
         self.target, self.cohort, self.failures = target, cohort, failures
         self.ring, self.visits, self.quantum = _checked(trace.ring), trace.visits, trace.quantum
-        self.window: _Window | None = None
         self.verdicts: list[Verdict] = []
         cursor = trace.start
         for entry in trace.entries:
@@ -276,8 +277,7 @@ class _Judge:
         seen = Counts(window.grants.total(), window.outcomes, window.calls)
         verdict = Verdict(Judgement.INELIGIBLE, seen, reason=window.reason)
         if not window.reason:
-            A = 1 + len(window.grants)
-            bound = bounds(A, window.size, self.failures, self.visits, self.quantum)
+            bound = bounds(1 + len(window.grants), window.size, self.failures, self.visits, self.quantum)
             verdict = compare(seen, bound, closed=closed)
         self.verdicts.append(verdict)
         self.window = None

@@ -187,7 +187,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 8f6c85cefbb1c6e2cdb7b3204c03f50a
+--     body md5 70cfb5b76cc66b277f8732745a261566
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void

@@ -196,6 +196,7 @@ def twice_hot() -> Trace:
         pytest.param(Rule.CONTIGUOUS, forged(1, before=(0, 0)), id="call begins elsewhere"),
         pytest.param(Rule.CONTIGUOUS, forged(1, after=(0, 40)), id="call ends elsewhere"),
         pytest.param(Rule.CONTIGUOUS, forged(2, after=(0, 10)), id="lap not counted"),
+        pytest.param(Rule.CONTIGUOUS, replace(forged(3, after=(7, 90)), end=(7, 90)), id="laps made up"),
         pytest.param(Rule.CONTIGUOUS, replace(AT_THE_BOUND, start=(7, 0)), id="trace begins elsewhere"),
         pytest.param(Rule.CONTIGUOUS, replace(AT_THE_BOUND, end=(7, 0)), id="trace ends elsewhere"),
         pytest.param(Rule.SUCCESSOR, forged(1, 0, after=90), id="position passed over"),
@@ -299,6 +300,40 @@ def test_window_without_an_admissible_target_or_a_recorded_call_is_ineligible(ca
 def test_call_that_nobody_recorded_may_have_opened_the_window() -> None:
     (verdict,) = check_trace(forged(0, visits=None, admissible=set()), "target", PAIR, 1)
     assert (verdict.judgement, verdict.seen.calls) == (Judgement.INELIGIBLE, 4)
+
+
+def test_grant_of_a_call_that_nobody_recorded_closes_the_window() -> None:
+    (ineligible,) = check_trace(forged(3, visits=None), "target", PAIR, 1)
+    again = a_trace(HOT_DORMANT_TARGET, 2, [[2], [0, 2], [2], [0, 2]], visits=2, quantum=2)
+    entries = [again.entries[0], replace(again.entries[1], visits=None), *again.entries[2:]]
+    first, second = check_trace(replace(again, entries=entries), "target", PAIR, 0)
+    assert first.judgement is ineligible.judgement is Judgement.INELIGIBLE
+    assert (second.judgement, second.seen) == (Judgement.WITHIN, Counts(1, 2, 2))
+
+
+@pytest.mark.parametrize(("calls", "failures"), [([[2], [0, 0], [2], [0, 0]], 0), ([[2], [2], [0, 0]], 9)])
+def test_what_an_ineligible_window_may_not_do_is_not_refused(calls: list[list[int]], failures: int) -> None:
+    trace = a_trace(HOT_DORMANT_TARGET, 2, calls, visits=2, quantum=2)
+    entries = [trace.entries[0], Event("the policy changed"), *trace.entries[1:]]
+    (verdict,) = check_trace(replace(trace, entries=entries), "target", PAIR, failures)
+    assert (verdict.judgement, verdict.reason) == (Judgement.INELIGIBLE, "the policy changed")
+
+
+def test_calls_after_a_change_are_held_to_what_holds_then() -> None:
+    ring: Ring = ((10, "hot"), (90, "target"))
+    opening = a_call(ring, (0, 0), 2, [2])
+    short = a_call(ring, opening.after, 2, [0])
+    entries = [opening, Event("the policy changed", visits=1), short]
+    (verdict,) = check_trace(Trace(ring, (0, 0), entries, short.after, 2, 2), "target", PAIR, 9)
+    assert verdict.judgement is Judgement.INELIGIBLE
+
+
+def test_target_off_the_ring_has_no_window_whatever_its_rows_are() -> None:
+    ring: Ring = ((10, "hot"), (90, "target"))
+    opening = replace(a_call(ring, (0, 0), 2, [2]), admissible={"hot"})
+    nothing = replace(a_call((), opening.after, 2, []), admissible={"target"})
+    entries = [opening, Event("a scope left the ring", ring=()), nothing]
+    assert check_trace(Trace(ring, (0, 0), entries, nothing.after, 2, 2), "target", PAIR, 0) == []
 
 
 def test_window_opens_only_once_the_target_is_admissible() -> None:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tenantfair.sql import install
-from tests.claim_support import Bench, Claimed, at, bench
+from tests.claim_support import SHIPPED, Bench, Claimed, at, bench
 from tests.oracle import Counts, Judgement, Refused, Rule, Verdict, bounds, check_trace
 from tests.witness import Record, Witness, journal
 
@@ -21,7 +21,7 @@ COHORT = {"hot", "target"}
 
 @pytest.fixture
 def domain(db: None) -> Iterator[Bench]:
-    with bench() as found, journal(found):
+    with journal(), bench() as found:
         yield found
 
 
@@ -145,6 +145,18 @@ def test_window_of_a_target_that_could_not_be_granted_is_ineligible(domain: Benc
     assert witness.claim().scopes == ["target"]
     verdict = judge(witness, failures=1)
     assert (verdict.judgement, verdict.reason) == (Judgement.INELIGIBLE, "the target was not admissible")
+
+
+def test_function_whose_cursor_is_not_durable_is_found_out(domain: Bench) -> None:
+    hot_and_target(domain)
+    durable = "scan_ring_position = v_cursor,\n            scan_laps = v_laps,\n"
+    assert SHIPPED.count(durable) == 1
+    function = domain.function("tests_forgetful", SHIPPED.replace(durable, ""))
+    witness = Witness(domain)
+    assert [witness.claim(function=function).scopes for _ in range(3)] == [["hot"]] * 3
+    with pytest.raises(Refused) as refused:
+        witness.trace()
+    assert refused.value.rule is Rule.EVIDENCE
 
 
 # Evidence

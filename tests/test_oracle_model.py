@@ -143,7 +143,7 @@ def judge(trace: Trace, target: str, failures: int) -> list[Verdict]:
     return check_trace(trace, target, {scope for _, scope in trace.ring}, failures)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None)
 @given(worlds(locks=True, calls=12))
 def test_no_window_of_the_model_is_above_the_bound(world: World) -> None:
     trace = play(world)
@@ -153,7 +153,7 @@ def test_no_window_of_the_model_is_above_the_bound(world: World) -> None:
             assert verdict.ratio <= 1
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None)
 @given(worlds(locks=False))
 def test_without_locks_every_admissible_scope_is_served_within_the_bound(world: World) -> None:
     able = admissible(world.domain)

@@ -1,8 +1,8 @@
 """A witness of live claims: what the database itself says of their order, their commit and their outcomes.
 
 Triggers write a journal in the transaction of whatever they see, so what is rolled back is not in it; calls
-hold the policy row to their end, so its order is theirs. What a caller tells of a call is only looked up, by the
-call's transaction and cursor. What was admissible is read by the rules, without the package.
+hold the policy row to their end, so its order is theirs. What a caller tells of a call is only looked up, by
+the call's transaction and cursor. What was admissible is read by the rules, without the package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from psycopg import IsolationLevel
 
-from tests.claim_support import LEASE, NOW, Bench, Claimed, Session, at
+from tests.claim_support import LEASE, NOW, Bench, Claimed, Session, at, connect
 from tests.oracle import Call, Cursor, Event, Refused, Ring, Rule, Trace, Visit
 
 _JOURNAL = """
@@ -148,20 +148,20 @@ class Witness:
             self._opening = self._reader.execute(_STATE).fetchone()
             self._ring: Ring = tuple(tuple(row) for row in self._reader.execute(_RING).fetchall())
 
-    def begin(self, demand: int = 1) -> Session:
+    def begin(self, demand: int = 1, function: str = "tenantfair_claim") -> Session:
         """Make and record a call in a transaction that is left open."""
         session = self._bench.session()
         session.execute("BEGIN")
         times = {"now": NOW, "cutoff": at(-LEASE)}
         admissible = frozenset(row.scope_key for row in session.execute(_ADMISSIBLE, times).fetchall())
-        found = self._bench.claim(demand, by=session)
+        found = self._bench.claim(demand, by=session, function=function)
         # Read after the call: a replacement that comes between counts as one before it.
         functions = tuple(session.execute(_STATE).fetchone().functions)
         self.records.append(Record(found, demand, admissible, functions))
         return session
 
-    def claim(self, demand: int = 1) -> Claimed:
-        self.begin(demand).execute("COMMIT")
+    def claim(self, demand: int = 1, function: str = "tenantfair_claim") -> Claimed:
+        self.begin(demand, function).execute("COMMIT")
         return self.records[-1].found
 
     def trace(self, records: Iterable[Record] | None = None) -> Trace:
@@ -229,9 +229,12 @@ class Witness:
 
 
 @contextmanager
-def journal(bench: Bench) -> Iterator[None]:
-    bench.db.execute(_JOURNAL)
+def journal() -> Iterator[None]:
+    """Keep the journal. Around a bench, whose sessions are closed then and hold no locks."""
+    with connect() as session:
+        session.execute(_JOURNAL)
     try:
         yield
     finally:
-        bench.db.execute(_REMOVE)
+        with connect() as session:
+            session.execute(_REMOVE)

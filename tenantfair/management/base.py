@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from django.core.management.base import CommandError
+from django.db import connections
 
 from tenantfair import schema
 from tenantfair.conf import get_settings
@@ -25,6 +26,8 @@ from tenantfair.exceptions import (
 
 EXIT_USAGE: Final = 2
 EXIT_CONFIG: Final = 78
+
+_LIMIT_DIGITS: Final = 9
 
 _USAGE_ERRORS: Final = (InvalidCap, InvalidRun, InvalidScanBudget, InvalidTenant, InvalidVersion)
 
@@ -52,11 +55,28 @@ def add_common_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def checked_alias(alias: str | None) -> str:
+def alias_of(given: str | None) -> str:
+    """Return the alias to work on; `CommandError` when DATABASES has no such key."""
+    alias = given or get_settings().database
+    if alias not in connections:
+        raise CommandError(f"--database must name a key of DATABASES, not {alias!r}", returncode=EXIT_USAGE)
+    return alias
+
+
+def checked_alias(given: str | None) -> str:
     """Return the alias to work on, its schema verified; for use inside `exit_codes`."""
-    chosen = alias or get_settings().database
-    schema.verify(chosen)
-    return chosen
+    alias = alias_of(given)
+    schema.verify(alias)
+    return alias
+
+
+def row_limit(text: str) -> int:
+    """Read the value of a `--limit`."""
+    if not text.isascii() or not text.isdigit() or len(text) > _LIMIT_DIGITS:
+        raise ArgumentTypeError(
+            f"{text!r} is not an integer of zero or more, of up to {_LIMIT_DIGITS} digits"
+        )
+    return int(text)
 
 
 def as_json(value: Any) -> str:

@@ -72,6 +72,9 @@ claimed AS (
         END,
         worker_ids = CASE
             WHEN run.claim_attempts >= clock.max_attempts THEN run.worker_ids
+            -- Written past the package: one such row must not fail the whole call.
+            WHEN jsonb_typeof(run.worker_ids) <> 'array'
+            THEN jsonb_build_array(current_setting('application_name'))
             WHEN jsonb_array_length(run.worker_ids) < 32
             THEN run.worker_ids || to_jsonb(current_setting('application_name'))
             ELSE run.worker_ids - 0 || to_jsonb(current_setting('application_name'))

@@ -1061,6 +1061,9 @@ BEGIN
                 last_attempted_at = CASE WHEN outcome.poison THEN run.last_attempted_at ELSE p_now END,
                 worker_ids = CASE
                     WHEN outcome.poison THEN run.worker_ids
+                    -- Written past the package: one such row must not fail the whole call.
+                    WHEN jsonb_typeof(run.worker_ids) <> 'array'
+                    THEN jsonb_build_array(current_setting('application_name'))
                     WHEN jsonb_array_length(run.worker_ids) < c_workers
                     THEN run.worker_ids || to_jsonb(current_setting('application_name'))
                     ELSE run.worker_ids - 0 || to_jsonb(current_setting('application_name'))

@@ -16,6 +16,7 @@ RESULTS = Path(__file__).parent / "results/latest.json"
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 _HEADS = ("what", "through", "demand", "clients", "of the floor", "of our table", "value", "target", "met")
+_WORKLOADS = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", "bulk")
 _PROBES = ("probe_commit_ms", "probe_cpu_ms")
 _MET = {True: "yes", False: "**no**", None: ""}
 
@@ -32,6 +33,9 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         f"{sum(row['met'] for row in judged)} of {len(judged)} targets are met.",
     ]
+    missing = [name for name in _WORKLOADS if name not in {row["workload"] for row in rows}]
+    if missing:
+        lines += ["", f"Not part of this run: {', '.join(missing)}."]
     for workload in dict.fromkeys(row["workload"] for row in rows):
         lines += ["", f"### {workload}", "", *_table(row for row in rows if row["workload"] == workload)]
     return "\n".join(lines)

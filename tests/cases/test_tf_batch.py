@@ -7,8 +7,11 @@ from typing import LiteralString
 import pytest
 
 from tenantfair import runs
+from tenantfair.claim import Engine
+from tenantfair.claim.legacy import Legacy
+from tenantfair.claim.tenant_fair import TenantFair
 from tenantfair.models import Run
-from tests.factories import policy_in_force, run_in
+from tests.factories import claim, policy_in_force, run_in
 from tests.rows import assert_exact, sessions
 from tests.worker_parts import run_until_idle
 
@@ -34,3 +37,15 @@ def test_a_number_that_python_cannot_read_fails_its_own_run_at_once(column: str)
         row = Run.objects.filter(pk=bad.pk).values_list("status", "claim_attempts", "failures")
         assert row.get() == ("failed", 0, 1)
         assert_exact(session)
+
+
+@pytest.mark.parametrize("engine", [TenantFair(), Legacy()], ids=lambda engine: engine.name)
+def test_a_list_of_workers_that_is_none_fails_no_claim(engine: Engine) -> None:
+    policy_in_force(admission_mode=engine.name)
+    for spoilt in ({}, "worker", 5):
+        run_in("queued", worker_ids=spoilt)
+    run_in("queued")
+
+    leases = claim(4, engine=engine).leases
+
+    assert [len(lease.worker_ids) for lease in leases] == [1] * 4

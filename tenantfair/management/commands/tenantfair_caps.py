@@ -16,6 +16,7 @@ from tenantfair.management.base import (
     as_table,
     checked_alias,
     exit_codes,
+    row_limit,
     scope_label,
 )
 from tenantfair.models import Partition
@@ -34,7 +35,7 @@ class Command(BaseCommand):
 
         listing = actions.add_parser("list", help="the default cap and all overrides")
         listing.add_argument(
-            "--limit", type=int, default=1000, metavar="N", help="at most this many (default: 1000)"
+            "--limit", type=row_limit, default=1000, metavar="N", help="at most this many (default: 1000)"
         )
         add_common_arguments(listing)
 

@@ -12,9 +12,8 @@ from django.db import ProgrammingError
 from psycopg.errors import InsufficientPrivilege
 
 from tenantfair import doctor
-from tenantfair.conf import get_settings
 from tenantfair.doctor import Change, Limits, Report, Severity
-from tenantfair.management.base import EXIT_CONFIG, add_common_arguments, as_json, exit_codes
+from tenantfair.management.base import EXIT_CONFIG, add_common_arguments, alias_of, as_json, exit_codes
 
 _LONGEST_SECONDS: Final = 31_536_000.0
 
@@ -65,7 +64,7 @@ class Command(BaseCommand):
         limits = Limits(stalled_after=options["stalled_after"], snapshot_after=options["snapshot_after"])
         changes: list[Change] = []
         with exit_codes():
-            alias = options["database"] or get_settings().database
+            alias = alias_of(options["database"])
             try:
                 report = doctor.examine(alias, limits)
                 if options["fix"] and report.fits:

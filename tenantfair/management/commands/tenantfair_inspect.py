@@ -15,6 +15,7 @@ from tenantfair.management.base import (
     as_table,
     checked_alias,
     exit_codes,
+    row_limit,
     scope_label,
 )
 from tenantfair.policy import DefaultPolicy, Inspection
@@ -48,7 +49,11 @@ class Command(BaseCommand):
         which.add_argument("--scope", metavar="TENANT", help="only this tenant, known or not")
         which.add_argument("--tenantless", action="store_true", help="only the tenantless scope")
         parser.add_argument(
-            "--limit", type=int, default=100, metavar="N", help="at most this many scopes (default: 100)"
+            "--limit",
+            type=row_limit,
+            default=100,
+            metavar="N",
+            help="at most this many scopes (default: 100)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -59,7 +64,7 @@ class Command(BaseCommand):
             elif options["scope"] is not None:
                 scope_keys = [validate_tenant(options["scope"])]
             else:
-                scope_keys = policy.list_scopes(max(options["limit"], 0), using=alias)
+                scope_keys = policy.list_scopes(options["limit"], using=alias)
             default = policy.get_default(using=alias)
             found = policy.inspect_many(scope_keys, using=alias)
         inspections = [found[scope_key] for scope_key in scope_keys]

@@ -93,9 +93,25 @@ def _modules(name: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+_last: tuple[str, Settings] | None = None
+
+
 def get_settings() -> Settings:
-    """Return the settings in force now; every call reads them again, so `override_settings` works."""
+    """Return the settings in force now; every call reads them again, so `override_settings` works.
+
+    They are validated again only when they have changed: an enqueue asks several times.
+    """
+    global _last  # noqa: PLW0603 - one pair, replaced whole, so threads see an old or a new one
     raw = getattr(django_settings, SETTING, {})
+    # By repr and not by equality: True equals 1, and one of the two is refused.
+    seen = f"{raw!r} {list(django_settings.DATABASES)!r}"
+    last = _last
+    if last is None or last[0] != seen:
+        last = _last = (seen, _validated(raw))
+    return last[1]
+
+
+def _validated(raw: object) -> Settings:
     if not isinstance(raw, dict):
         raise ConfigurationError(f"{SETTING} must be a dictionary, not {raw!r}")
     known = {field.name.upper() for field in fields(Settings)}

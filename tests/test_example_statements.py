@@ -10,6 +10,7 @@ from typing import Any
 import django
 import pytest
 from django.conf import settings
+from django.contrib import admin
 from django.core import mail
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.management import call_command
@@ -34,6 +35,9 @@ def site(db: None) -> Iterator[Client]:
         call_command("migrate", "statements", verbosity=0)
         mail.outbox = []
         yield Client()
+        # The default admin site is the process's own: what the app put there goes with the app.
+        for model in [each for each in admin.site._registry if each._meta.app_label == "statements"]:
+            admin.site.unregister(model)
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ def test_two_workers_on_the_last_free_slot_never_exceed_the_cap(stage: Stage) ->
     assert sampler.samples > 10
     assert stage.ledger.most_at_once() == {"acme": 2}
     assert len(stage.ledger.executions()) == 201
-    assert {line["pid"] for line in stage.ledger.events("start")} == {worker.pid for worker in stage.workers}
+    # Both compete for the slot; nothing promises that each of them gets it once.
+    assert {line["pid"] for line in stage.ledger.events("start")} <= {worker.pid for worker in stage.workers}
 
 
 def test_a_run_of_a_killed_worker_is_taken_over_when_its_lease_ends(stage: Stage) -> None:

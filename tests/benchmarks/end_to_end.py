@@ -165,12 +165,14 @@ def _ours(bench: Bench) -> dict[str, float]:
             _until_finished(watching, RUNS)
             moments = _results(watching, "started_at")
             drain = (RUNS - 1) / (max(moments) - min(moments))
+            # The worker must be idle, past its last poll of the drain: what follows measures waking it.
             time.sleep(2)
             singles = []
             for _ in range(SINGLES):
                 start = time.perf_counter()
                 runs.enqueue(started_after, args=[time.time()], tenant_id="t0")
                 singles.append(time.perf_counter() - start)
+                # The workload says so: single enqueues at a fixed distance, each to an idle worker.
                 time.sleep(max(0.0, APART_SECONDS - singles[-1]))
             _until_finished(watching, RUNS + SINGLES)
             starts = _results(watching, "started_after")
@@ -193,7 +195,7 @@ def _until_finished(watching: Connection, number: int) -> None:
     while _one(watching, "SELECT count(*) FROM tenantfair_run WHERE finished_at IS NOT NULL") < number:
         if time.monotonic() > deadline:
             raise RuntimeError(f"the worker had not finished {number:,} runs after {_LONGEST_SECONDS} s")
-        time.sleep(0.2)
+        time.sleep(0.2)  # a poll, so that watching takes nothing from what is watched
 
 
 def _one(watching: Connection, statement: LiteralString) -> int:

@@ -82,5 +82,5 @@ def _recovery(claim: Claim, fresh: float) -> float:
     while (passed := time.monotonic() - start) < 2 * _RECOVERY_SECONDS:
         if _window(claim) <= _RECOVERED * fresh:
             return passed
-        time.sleep(2)
+        time.sleep(2)  # autovacuum needs time of its own: how long it takes is the figure
     return passed

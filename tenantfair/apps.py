@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.translation import gettext_lazy as _
 
 
@@ -15,9 +15,10 @@ class TenantFairConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from tenantfair import checks, compat, metrics, policy
+        from tenantfair import checks, compat, metrics, policy, schema
 
         compat.register_checks()
         checks.register_checks()
         metrics.connect()
+        pre_migrate.connect(schema.prepare_unmigrated, sender=self, dispatch_uid="tenantfair.schema")
         post_migrate.connect(policy.restore_policy_row, sender=self, dispatch_uid="tenantfair.policy")

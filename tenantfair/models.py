@@ -1,13 +1,13 @@
 """The four tables, with every rule about a single row as a constraint in the database.
 
-Rules that span rows (counts, ring positions, ownership) are triggers, installed by migration from `sql/`.
+Rules that span rows (counts, ring positions, ownership) are triggers, installed by migration from `sql/`; so
+are the functions that constraints of the rows a claim writes call, and the rule about a scope key.
 Read rows freely; write them only through `tenantfair.runs` and `tenantfair.policy`.
 """
 
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
 from typing import ClassVar, Final
 
 from django.contrib.postgres.functions import RandomUUID
@@ -16,31 +16,13 @@ from django.db.models import ExpressionWrapper, F, Func, Q, Value
 from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext_lazy as _
 
-from tenantfair.conf import MAX_CAP
-from tenantfair.tenants import SCOPE_PATTERN
-
 MIN_SCAN_BUDGET: Final = 32
 MAX_SCAN_BUDGET: Final = 4096
 
-# psycopg cannot load a timestamp outside years 1..9999, so no such row may exist (decision 0003).
-EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
-LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
-
-def _cap_is_valid(field: str) -> Q:
-    return Q(**{f"{field}__gte": 1, f"{field}__lte": MAX_CAP})
-
-
-def _scope_is_well_formed(field: str) -> Func:
-    """SQL twin of `tenantfair.tenants.validate_tenant`, for a key that is not empty."""
-    return Func(
-        F(field),
-        template=(
-            "octet_length(%(expressions)s) <= 255 AND %(expressions)s IS NFC NORMALIZED"
-            f" AND %(expressions)s ~ '{SCOPE_PATTERN}'"
-        ),
-        output_field=models.BooleanField(),
-    )
+def _check(function: str, *columns: str) -> Func:
+    """A rule over `columns` that an installed function of the database knows (decision 0013)."""
+    return Func(*(F(column) for column in columns), function=function, output_field=models.BooleanField())
 
 
 class Policy(models.Model):
@@ -71,32 +53,23 @@ class Policy(models.Model):
         constraints: ClassVar = [
             models.CheckConstraint(name="tenantfair_policy_single", condition=Q(id=1)),
             models.CheckConstraint(
-                name="tenantfair_policy_mode", condition=Q(admission_mode__in=["legacy", "tenant_fair"])
-            ),
-            models.CheckConstraint(
-                name="tenantfair_policy_shape",
-                condition=Q(max_active__isnull=True, policy_version=0, initialized_at__isnull=True)
-                | (
-                    Q(max_active__isnull=False, policy_version__gte=1, initialized_at__isnull=False)
-                    & _cap_is_valid("max_active")
-                ),
-            ),
-            models.CheckConstraint(
-                name="tenantfair_policy_configured",
-                condition=Q(configured_max_active__isnull=True) | _cap_is_valid("configured_max_active"),
-            ),
-            models.CheckConstraint(
-                name="tenantfair_policy_lease", condition=Q(lease_seconds__gte=1, lease_seconds__lte=86_400)
-            ),
-            models.CheckConstraint(
-                name="tenantfair_policy_attempts", condition=Q(max_attempts__gte=1, max_attempts__lte=32_767)
-            ),
-            models.CheckConstraint(
                 name="tenantfair_policy_budget",
                 condition=Q(scan_budget__gte=MIN_SCAN_BUDGET, scan_budget__lte=MAX_SCAN_BUDGET),
             ),
             models.CheckConstraint(
-                name="tenantfair_policy_cursor", condition=Q(scan_ring_position__gte=0, scan_laps__gte=0)
+                name="tenantfair_policy_shape",
+                condition=_check(
+                    "tenantfair_policy_shape",
+                    "admission_mode",
+                    "max_active",
+                    "configured_max_active",
+                    "lease_seconds",
+                    "max_attempts",
+                    "policy_version",
+                    "scan_ring_position",
+                    "scan_laps",
+                    "initialized_at",
+                ),
             ),
         ]
 
@@ -119,14 +92,8 @@ class Partition(models.Model):
         verbose_name_plural = _("partitions")
         permissions: ClassVar = [("override_cap", _("Can override the cap of a partition"))]
         constraints: ClassVar = [
-            models.CheckConstraint(
-                name="tenantfair_partition_scope",
-                condition=Q(scope_key="") | Q(_scope_is_well_formed("scope_key")),
-            ),
-            models.CheckConstraint(
-                name="tenantfair_partition_cap",
-                condition=Q(max_active__isnull=True) | _cap_is_valid("max_active"),
-            ),
+            # A null passes: no override.
+            models.CheckConstraint(name="tenantfair_partition_cap", condition=Q(max_active__gte=1)),
             models.CheckConstraint(
                 name="tenantfair_partition_counters",
                 condition=Q(partition_version__gte=0, admission_epoch__gte=0),
@@ -238,68 +205,24 @@ class Run(models.Model):
             ("view_payload", _("Can see arguments, state and results of runs")),
         ]
         constraints: ClassVar = [
-            # The full rule is checked once per inserted statement and scope (sql/tenantfair_run_unfinished):
-            # a CHECK is evaluated at every claim and heartbeat, and a tenant never changes.
             models.CheckConstraint(
-                name="tenantfair_run_tenant",
-                condition=Q(tenant_id__isnull=True) | ~Q(tenant_id=""),
-            ),
-            models.CheckConstraint(
-                name="tenantfair_run_claim_pair",
-                condition=Q(claim_token__isnull=True, claimed_at__isnull=True)
-                | Q(claim_token__isnull=False, claimed_at__isnull=False),
-            ),
-            models.CheckConstraint(
-                name="tenantfair_run_poison_pair",
-                condition=Q(poisoned_at__isnull=True, poison_reason__isnull=True)
-                | Q(poisoned_at__isnull=False, poison_reason__isnull=False),
-            ),
-            # A healthy running row is due at a time or claimed, never both, never neither.
-            models.CheckConstraint(
-                name="tenantfair_run_running_shape",
-                condition=~Q(status="running")
-                | Q(poisoned_at__isnull=False)
-                | Q(wake_at__isnull=False, claim_token__isnull=True)
-                | Q(wake_at__isnull=True, claim_token__isnull=False),
-            ),
-            models.CheckConstraint(
-                name="tenantfair_run_poisoned_shape",
-                condition=Q(poisoned_at__isnull=True)
-                | Q(
-                    status="running",
-                    wake_at__isnull=True,
-                    claim_token__isnull=True,
-                    tenant_admitted_at__isnull=True,
-                ),
-            ),
-            models.CheckConstraint(
-                name="tenantfair_run_idle_shape",
-                condition=Q(status="running")
-                | Q(
-                    wake_at__isnull=True,
-                    claim_token__isnull=True,
-                    tenant_admitted_at__isnull=True,
-                    poisoned_at__isnull=True,
-                ),
-            ),
-            # Names every status there is, so it also refuses any other.
-            models.CheckConstraint(
-                name="tenantfair_run_status",
-                condition=Q(status__in=["running", "waiting"], finished_at__isnull=True)
-                | Q(status__in=["completed", "failed", "cancelled"], finished_at__isnull=False),
-            ),
-            models.CheckConstraint(
-                name="tenantfair_run_wake_range",
-                condition=Q(wake_at__isnull=True) | Q(wake_at__gte=EARLIEST, wake_at__lte=LATEST),
-            ),
-            models.CheckConstraint(
-                name="tenantfair_run_counters",
-                condition=Q(
-                    claim_attempts__gte=0,
-                    claim_abandons__gte=0,
-                    failures__gte=0,
-                    checkpoint_seq__gte=0,
-                    retry_limit__gte=0,
+                name="tenantfair_run_shape",
+                condition=_check(
+                    "tenantfair_run_shape",
+                    "tenant_id",
+                    "status",
+                    "wake_at",
+                    "claim_token",
+                    "claimed_at",
+                    "tenant_admitted_at",
+                    "poisoned_at",
+                    "poison_reason",
+                    "finished_at",
+                    "claim_attempts",
+                    "claim_abandons",
+                    "failures",
+                    "checkpoint_seq",
+                    "retry_limit",
                 ),
             ),
         ]

@@ -10,10 +10,10 @@ import pkgutil
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.apps import apps
-from django.db import connections, migrations
+from django.db import connections, migrations, router
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.migrations.state import ProjectState
@@ -29,6 +29,7 @@ __all__ = [
     "is_installed",
     "object_problems",
     "pending_migrations",
+    "prepare_unmigrated",
     "problems",
     "remedy",
     "shipped_migrations",
@@ -46,8 +47,16 @@ FUNCTIONS: Final = {
     "tenantfair_fold": "",
     "tenantfair_partition_schedule": "",
     "tenantfair_pending_fold": "",
+    "tenantfair_policy_shape": (
+        "text, integer, integer, integer, integer, bigint, bigint, bigint, timestamp with time zone"
+    ),
     "tenantfair_run_deleted": "",
     "tenantfair_run_inserted": "",
+    "tenantfair_run_shape": (
+        "text, text, timestamp with time zone, uuid, timestamp with time zone, timestamp with time zone,"
+        " timestamp with time zone, text, timestamp with time zone, integer, integer, integer, bigint,"
+        " smallint"
+    ),
     "tenantfair_run_updated": "",
     "tenantfair_schedule_guard": "",
     "tenantfair_tenant_is_well_formed": "text",
@@ -224,17 +233,39 @@ def _unknown_migrations(alias: str) -> list[str]:
     return [] if applied is None else sorted(applied.difference(shipped_migrations()))
 
 
+def prepare_unmigrated(using: str, **_: Any) -> None:
+    """Install the functions that the tables' constraints call before tables are created without migrations.
+
+    A receiver of `pre_migrate`. Does nothing unless MIGRATION_MODULES turns the migrations of this app off
+    and the tables are still to come.
+    """
+    if (
+        _migrations_are_off()
+        and connections[using].vendor == "postgresql"
+        and router.allow_migrate_model(using, apps.get_model(APP, "Run"))
+        and not has_tables(using)
+    ):
+        _install(using, shipped_migrations()[:1])
+
+
 def install_unmigrated(using: str) -> None:
     """Install triggers and functions into tables that were created without migrations, once.
 
     Only where MIGRATION_MODULES turns the migrations of this app off: test settings do. Elsewhere, or when
     the objects are there, nothing happens.
     """
-    if MigrationLoader.migrations_module(APP)[0] is not None or not has_tables(using) or is_installed(using):
-        return
+    if _migrations_are_off() and has_tables(using) and not is_installed(using):
+        _install(using, shipped_migrations())
+
+
+def _migrations_are_off() -> bool:
+    return MigrationLoader.migrations_module(APP)[0] is None
+
+
+def _install(using: str, names: list[str]) -> None:
     state = ProjectState()
     with connections[using].schema_editor(atomic=True) as editor:
-        for name in shipped_migrations():
+        for name in names:
             for operation in import_module(f"{APP}.migrations.{name}").Migration.operations:
                 if isinstance(operation, migrations.RunSQL):
                     operation.database_forwards(APP, editor, state, state)

@@ -7,9 +7,8 @@ CREATE TABLE tenantfair_partition (
     admission_epoch bigint DEFAULT 0 NOT NULL,
     created_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     updated_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
-    CONSTRAINT tenantfair_partition_cap CHECK (((max_active IS NULL) OR ((max_active >= 1) AND (max_active <= 2147483647)))),
+    CONSTRAINT tenantfair_partition_cap CHECK ((max_active >= 1)),
     CONSTRAINT tenantfair_partition_counters CHECK (((admission_epoch >= 0) AND (partition_version >= 0))),
-    CONSTRAINT tenantfair_partition_scope CHECK (((scope_key = ''::text) OR ((octet_length(scope_key) <= 255) AND (scope_key IS NFC NORMALIZED) AND (scope_key ~ '^(?!.*[\u0001-\u001f\u007f-\u009f])[^\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000](.*[^\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000])?$'::text)))),
     CONSTRAINT tenantfair_partition_pkey PRIMARY KEY (scope_key)
 ) WITH (autovacuum_vacuum_scale_factor=0.02, fillfactor=50);
 CREATE INDEX tenantfair_partition_scope_key_3a074b37_like ON tenantfair_partition USING btree (scope_key text_pattern_ops);
@@ -38,13 +37,8 @@ CREATE TABLE tenantfair_policy (
     scan_laps bigint DEFAULT 0 NOT NULL,
     initialized_at timestamp with time zone,
     updated_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
-    CONSTRAINT tenantfair_policy_attempts CHECK (((max_attempts >= 1) AND (max_attempts <= 32767))),
     CONSTRAINT tenantfair_policy_budget CHECK (((scan_budget >= 32) AND (scan_budget <= 4096))),
-    CONSTRAINT tenantfair_policy_configured CHECK (((configured_max_active IS NULL) OR ((configured_max_active >= 1) AND (configured_max_active <= 2147483647)))),
-    CONSTRAINT tenantfair_policy_cursor CHECK (((scan_laps >= 0) AND (scan_ring_position >= 0))),
-    CONSTRAINT tenantfair_policy_lease CHECK (((lease_seconds >= 1) AND (lease_seconds <= 86400))),
-    CONSTRAINT tenantfair_policy_mode CHECK (((admission_mode)::text = ANY ((ARRAY['legacy'::character varying, 'tenant_fair'::character varying])::text[]))),
-    CONSTRAINT tenantfair_policy_shape CHECK ((((initialized_at IS NULL) AND (max_active IS NULL) AND (policy_version = 0)) OR ((initialized_at IS NOT NULL) AND (max_active IS NOT NULL) AND (policy_version >= 1) AND (max_active >= 1) AND (max_active <= 2147483647)))),
+    CONSTRAINT tenantfair_policy_shape CHECK (tenantfair_policy_shape((admission_mode)::text, max_active, configured_max_active, lease_seconds, max_attempts, policy_version, scan_ring_position, scan_laps, initialized_at)),
     CONSTRAINT tenantfair_policy_single CHECK ((id = 1)),
     CONSTRAINT tenantfair_policy_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, fillfactor=10);
@@ -82,15 +76,7 @@ CREATE TABLE tenantfair_run (
     last_attempted_at timestamp with time zone,
     finished_at timestamp with time zone,
     updated_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
-    CONSTRAINT tenantfair_run_claim_pair CHECK ((((claim_token IS NULL) AND (claimed_at IS NULL)) OR ((claim_token IS NOT NULL) AND (claimed_at IS NOT NULL)))),
-    CONSTRAINT tenantfair_run_counters CHECK (((checkpoint_seq >= 0) AND (claim_abandons >= 0) AND (claim_attempts >= 0) AND (failures >= 0) AND (retry_limit >= 0))),
-    CONSTRAINT tenantfair_run_idle_shape CHECK (((status = 'running'::text) OR ((claim_token IS NULL) AND (poisoned_at IS NULL) AND (tenant_admitted_at IS NULL) AND (wake_at IS NULL)))),
-    CONSTRAINT tenantfair_run_poison_pair CHECK ((((poison_reason IS NULL) AND (poisoned_at IS NULL)) OR ((poison_reason IS NOT NULL) AND (poisoned_at IS NOT NULL)))),
-    CONSTRAINT tenantfair_run_poisoned_shape CHECK (((poisoned_at IS NULL) OR ((claim_token IS NULL) AND (status = 'running'::text) AND (tenant_admitted_at IS NULL) AND (wake_at IS NULL)))),
-    CONSTRAINT tenantfair_run_running_shape CHECK (((NOT (status = 'running'::text)) OR (poisoned_at IS NOT NULL) OR ((claim_token IS NULL) AND (wake_at IS NOT NULL)) OR ((claim_token IS NOT NULL) AND (wake_at IS NULL)))),
-    CONSTRAINT tenantfair_run_status CHECK ((((finished_at IS NULL) AND (status = ANY (ARRAY['running'::text, 'waiting'::text]))) OR ((finished_at IS NOT NULL) AND (status = ANY (ARRAY['completed'::text, 'failed'::text, 'cancelled'::text]))))),
-    CONSTRAINT tenantfair_run_tenant CHECK (((tenant_id IS NULL) OR (NOT ((tenant_id = ''::text) AND (tenant_id IS NOT NULL))))),
-    CONSTRAINT tenantfair_run_wake_range CHECK (((wake_at IS NULL) OR ((wake_at >= '0001-01-01 00:00:00+00'::timestamp with time zone) AND (wake_at <= '9999-12-31 23:59:59.999999+00'::timestamp with time zone)))),
+    CONSTRAINT tenantfair_run_shape CHECK (tenantfair_run_shape(tenant_id, status, wake_at, claim_token, claimed_at, tenant_admitted_at, poisoned_at, poison_reason, finished_at, claim_attempts, claim_abandons, failures, checkpoint_seq, retry_limit)),
     CONSTRAINT tenantfair_run_pkey PRIMARY KEY (id),
     CONSTRAINT tenantfair_run_run_id_key UNIQUE (run_id)
 ) WITH (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000);
@@ -187,7 +173,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 70cfb5b76cc66b277f8732745a261566
+--     body md5 708ffda4983a861149e77cab13171e60
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void
@@ -202,13 +188,27 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 b2dc3e84ec1eb2e298d7da50a79fc08c
+--     body md5 b4149732cefafb7c4f2298d4e3de4dac
 
 -- FUNCTION tenantfair_pending_fold()
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
 --     body md5 cc1197df5a2f8eb1eca7ed45d72d3267
+
+-- FUNCTION tenantfair_policy_shape(p_admission_mode text,
+--         p_max_active integer,
+--         p_configured_max_active integer,
+--         p_lease_seconds integer,
+--         p_max_attempts integer,
+--         p_policy_version bigint,
+--         p_scan_ring_position bigint,
+--         p_scan_laps bigint,
+--         p_initialized_at timestamp with time zone)
+--     RETURNS boolean
+--     plpgsql, kind f, IMMUTABLE, PARALLEL SAFE, SECURITY INVOKER
+--     SET search_path=<schema>, pg_temp
+--     body md5 e4ab6fa1b621a8624e23c821fca54aa2
 
 -- FUNCTION tenantfair_run_deleted()
 --     RETURNS trigger
@@ -221,6 +221,25 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
 --     body md5 f6a5b5674cb6eceaef2d133e4a6d184c
+
+-- FUNCTION tenantfair_run_shape(p_tenant_id text,
+--         p_status text,
+--         p_wake_at timestamp with time zone,
+--         p_claim_token uuid,
+--         p_claimed_at timestamp with time zone,
+--         p_admitted_at timestamp with time zone,
+--         p_poisoned_at timestamp with time zone,
+--         p_poison_reason text,
+--         p_finished_at timestamp with time zone,
+--         p_claim_attempts integer,
+--         p_claim_abandons integer,
+--         p_failures integer,
+--         p_checkpoint_seq bigint,
+--         p_retry_limit smallint)
+--     RETURNS boolean
+--     plpgsql, kind f, IMMUTABLE, PARALLEL SAFE, SECURITY INVOKER
+--     SET search_path=<schema>, pg_temp
+--     body md5 50590611d0ca98981a8ceff5b95bd300
 
 -- FUNCTION tenantfair_run_updated()
 --     RETURNS trigger

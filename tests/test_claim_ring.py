@@ -126,7 +126,7 @@ def test_any_cursor_is_a_place_to_go_on_from(domain: Bench) -> None:
 @pytest.mark.conformance(48)
 def test_scope_that_joins_under_a_plan_waits_for_the_next(domain: Bench) -> None:
     stopped = domain.function(
-        "claim_stopped", inserted(SHIPPED, "PERFORM tests_barrier();", before="v_cap := v_partition.cap;")
+        "claim_stopped", inserted(SHIPPED, "PERFORM tests_barrier();", before="v_admitted := NULL;")
     )
     domain.queued("a", 5)
     found = domain.while_stopped(lambda: domain.queued("b", 5), stopped, 2)

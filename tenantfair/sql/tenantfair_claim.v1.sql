@@ -83,12 +83,10 @@ CREATE OR REPLACE FUNCTION tenantfair_claim(
 AS $tenantfair_claim$
 #variable_conflict use_column
 DECLARE
-    c_quantum   CONSTANT integer := 8;
-    c_page      CONSTANT integer := 16;
-    c_grants    CONSTANT integer := 32;
-    c_workers   CONSTANT integer := 32;
-    c_unlimited CONSTANT integer := 2147483647;
-    c_patience  CONSTANT interval := '250 milliseconds';
+    c_quantum CONSTANT integer := 8;
+    c_page    CONSTANT integer := 16;
+    c_grants  CONSTANT integer := 32;
+    c_workers CONSTANT integer := 32;
 
     v_call_token     CONSTANT uuid := gen_random_uuid();
     v_caller_timeout CONSTANT text := current_setting('lock_timeout');
@@ -97,6 +95,7 @@ DECLARE
     v_setting        text;
     v_door           bigint;
     v_policy         tenantfair_policy%ROWTYPE;
+    v_phase          text;
     v_error          text;
 
     -- what is left of the call's budgets, and what it did so far
@@ -119,46 +118,44 @@ DECLARE
     v_denied    integer := 0;
 
     -- the ring ahead as the probe shows it, and of it the positions that can be granted something
-    v_want     integer;
-    v_depth    integer;
-    v_alone    boolean;
-    v_repeat   integer;
-    v_chunk    integer;
-    v_ring     record;
-    v_look     record;
-    v_ordinal  integer[];
-    v_can      integer[];
-    v_scope    text[];
-    v_careful  boolean[];
+    v_want      integer;
+    v_chunk     integer;
+    v_look      record;
+    v_ordinal   integer[];
+    v_can       integer[];
+    v_scope     text[];
+    v_careful   boolean[];
     v_has_queue boolean[];
+    v_fits      boolean[];
 
     -- the plan: one element per planned visit
     v_planned     integer;
     v_walked      integer;
     v_left        integer;
+    v_alone       boolean;
+    v_repeat      integer;
     v_quantum     integer[];
     v_cap         integer[];
     v_admitted    integer[];
+    v_whole       boolean;
     v_granted     integer[];
     v_promoted    integer[];
     v_disposition text[];
 
     -- admitted counts known since earlier in this call, by scope
-    v_known_scope    text[] := '{}';
-    v_known_admitted integer[] := '{}';
+    v_known_scope    text[];
+    v_known_admitted integer[];
 
     -- rows frozen, locked and kept on the way
-    v_partition record;
-    v_simple    record;
-    v_page      record;
-    v_kept      record;
-    v_locked    bigint[];
-    v_slots     integer;
-    v_rank      integer;
+    v_simple record;
+    v_page   record;
+    v_kept   record;
+    v_locked bigint[];
+    v_slots  integer;
+    v_rank   integer;
 
     -- the outcomes of the plan
     v_out_visit    integer[];
-    v_out_ordinal  integer[];
     v_out_id       bigint[];
     v_out_class    text[];
     v_out_poison   boolean[];
@@ -180,80 +177,79 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
 
-    row_kind := 'error';
+    IF current_setting('transaction_read_only')::boolean THEN
+        v_phase := 'transaction_mode';
+        v_error := 'read_only_transaction';
+    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
+        v_phase := 'transaction_mode';
+        v_error := 'unsupported_isolation';
+    ELSE
+        -- Inside somebody's transaction its own enqueues and finishes must be on the ring first.
+        IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
+            PERFORM tenantfair_fold();
+        END IF;
+
+        IF v_patience = interval '0' OR v_patience > interval '250 milliseconds' THEN
+            v_patience := interval '250 milliseconds';
+            v_setting := set_config('lock_timeout', '250ms', true);
+        END IF;
+
+        -- The door makes waiting claims queue in order; waiters on an updated row overtake each other. The waits
+        -- stand in blocks of their own, because a row locked inside one would cost a multixact at every claim.
+        v_door := 8386095534873608192 | 'tenantfair_policy'::regclass::oid::bigint;
+        IF NOT pg_try_advisory_xact_lock(v_door) THEN
+            v_give_up_at := clock_timestamp() + v_patience;
+            BEGIN
+                PERFORM pg_advisory_xact_lock(v_door);
+            EXCEPTION
+                WHEN lock_not_available THEN
+                    v_phase := 'policy_cursor';
+                    v_error := 'lock_contention';
+            END;
+        END IF;
+        IF v_error IS NULL THEN
+            SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE SKIP LOCKED;
+            IF v_policy.id IS NULL THEN
+                BEGIN
+                    IF v_give_up_at IS NOT NULL THEN
+                        v_setting := set_config(
+                            'lock_timeout',
+                            greatest(1, extract(milliseconds FROM v_give_up_at - clock_timestamp())::integer) || 'ms',
+                            true
+                        );
+                    END IF;
+                    SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE;
+                    v_setting := set_config('lock_timeout', extract(milliseconds FROM v_patience)::integer || 'ms', true);
+                EXCEPTION
+                    WHEN lock_not_available THEN
+                        v_phase := 'policy_cursor';
+                        v_error := 'lock_contention';
+                END;
+            END IF;
+        END IF;
+        IF v_error IS NULL
+            AND (v_policy.admission_mode = 'tenant_fair' AND v_policy.max_active IS NOT NULL) IS NOT TRUE
+        THEN
+            v_phase := 'policy_readiness';
+            v_error := CASE
+                WHEN v_policy.id IS NULL OR v_policy.admission_mode = 'tenant_fair' THEN 'malformed_policy'
+                WHEN v_policy.initialized_at IS NULL THEN 'not_initialized'
+                ELSE 'inactive_engine'
+            END;
+        END IF;
+        IF v_error IS NOT NULL THEN
+            v_setting := set_config('lock_timeout', v_caller_timeout, true);
+        END IF;
+    END IF;
+
     call_token := v_call_token;
     demand := p_demand;
     outcome_count := 0;
     epoch_delta := 0;
-
-    IF current_setting('transaction_read_only')::boolean THEN
-        error_reason := 'read_only_transaction';
-        disposition := 'transaction_mode';
-        RETURN NEXT;
-        RETURN;
-    END IF;
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
-        error_reason := 'unsupported_isolation';
-        disposition := 'transaction_mode';
-        RETURN NEXT;
-        RETURN;
-    END IF;
-
-    -- Inside somebody's transaction its own enqueues and finishes must be on the ring first.
-    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        PERFORM tenantfair_fold();
-    END IF;
-
-    IF v_patience = interval '0' OR v_patience > c_patience THEN
-        v_patience := c_patience;
-        v_setting := set_config('lock_timeout', '250ms', true);
-    END IF;
-
-    -- The door makes waiting claims queue in order; waiters on an updated row overtake each other. The waits stand
-    -- in blocks of their own, because a row locked inside one would cost a multixact at every claim.
-    v_door := 8386095534873608192 | 'tenantfair_policy'::regclass::oid::bigint;
-    IF NOT pg_try_advisory_xact_lock(v_door) THEN
-        v_give_up_at := clock_timestamp() + v_patience;
-        BEGIN
-            PERFORM pg_advisory_xact_lock(v_door);
-        EXCEPTION
-            WHEN lock_not_available THEN
-                v_error := 'lock_contention';
-        END;
-    END IF;
-    IF v_error IS NULL THEN
-        SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE SKIP LOCKED;
-        IF v_policy.id IS NULL THEN
-            BEGIN
-                IF v_give_up_at IS NOT NULL THEN
-                    v_setting := set_config(
-                        'lock_timeout',
-                        greatest(1, extract(milliseconds FROM v_give_up_at - clock_timestamp())::integer) || 'ms',
-                        true
-                    );
-                END IF;
-                SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE;
-                v_setting := set_config('lock_timeout', extract(milliseconds FROM v_patience)::integer || 'ms', true);
-            EXCEPTION
-                WHEN lock_not_available THEN
-                    v_error := 'lock_contention';
-            END;
-        END IF;
-    END IF;
-
-    disposition := 'policy_readiness';
     IF v_error IS NOT NULL THEN
-        disposition := 'policy_cursor';
-    ELSIF v_policy.id IS NULL THEN
-        v_error := 'malformed_policy';
-    ELSIF v_policy.admission_mode <> 'tenant_fair' THEN
-        v_error := CASE WHEN v_policy.initialized_at IS NULL THEN 'not_initialized' ELSE 'inactive_engine' END;
-    ELSIF v_policy.max_active IS NULL THEN
-        v_error := 'malformed_policy';
-    END IF;
-    IF v_error IS NOT NULL THEN
-        v_setting := set_config('lock_timeout', v_caller_timeout, true);
+        row_kind := 'error';
         error_reason := v_error;
+        disposition := v_phase;
         transaction_id := pg_current_xact_id_if_assigned()::text::bigint;
         RETURN NEXT;
         RETURN;
@@ -271,229 +267,247 @@ BEGIN
         v_want := least(v_demand, v_grants);
         v_chunk := least(v_want, v_visits);
         LOOP
-            SELECT
-                count(*)::integer AS n,
-                array_agg(ring.ring_position) AS position,
-                array_agg(ring.scope_key) AS scope,
-                array_agg(ring.unfinished_count) AS unfinished,
-                array_agg(ring.cap) AS cap
-            INTO v_ring
-            FROM (
-                SELECT ahead.*, coalesce(part.cap, v_policy.max_active) AS cap
+            WITH ring AS (
+                SELECT
+                    ahead.*,
+                    part.cap,
+                    -- Everything unfinished fits below the cap: nothing to count.
+                    part.cap >= ahead.unfinished_count AS fits
                 FROM (
-                    SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
-                    FROM tenantfair_schedule AS schedule
-                    WHERE schedule.in_ring AND schedule.ring_position > v_from
-                    ORDER BY schedule.ring_position
-                    LIMIT v_chunk
+                    SELECT
+                        schedule.ring_position,
+                        schedule.scope_key,
+                        schedule.unfinished_count,
+                        lap.start,
+                        row_number() OVER ()::integer AS place
+                    FROM (
+                        -- With nobody left ahead the next lap begins.
+                        SELECT coalesce(
+                            (
+                                SELECT v_from
+                                FROM tenantfair_schedule AS schedule
+                                WHERE schedule.in_ring AND schedule.ring_position > v_from
+                                ORDER BY schedule.ring_position
+                                LIMIT 1
+                            ),
+                            0
+                        ) AS start
+                    ) AS lap
+                    CROSS JOIN LATERAL (
+                        SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
+                        FROM tenantfair_schedule AS schedule
+                        WHERE schedule.in_ring AND schedule.ring_position > lap.start
+                        ORDER BY schedule.ring_position
+                        LIMIT v_chunk
+                    ) AS schedule
                 ) AS ahead
                 CROSS JOIN LATERAL (
-                    SELECT found.max_active AS cap
+                    SELECT coalesce(found.max_active, v_policy.max_active) AS cap
                     FROM tenantfair_partition AS found
                     WHERE found.scope_key = ahead.scope_key
                     LIMIT 1
                 ) AS part
-                ORDER BY ahead.ring_position
-            ) AS ring;
-            EXIT WHEN v_ring.n = 0;
-
-            -- A ring of one is seen whole: then as deep as all the laps that are left could reach.
-            v_alone := v_from = 0 AND v_ring.n = 1 AND v_chunk > 1;
-            v_depth := least(v_demand, c_quantum * CASE WHEN v_alone THEN least(v_grants, v_visits) ELSE 1 END);
-
-            SELECT
-                array_agg(
-                    CASE
-                        WHEN page.queued = 0 THEN page.admitted
-                        -- Everything unfinished fits below the cap: nothing to count.
-                        WHEN ring.cap >= ring.unfinished THEN page.admitted + page.queued
-                        ELSE
-                            page.admitted + least(
-                                page.queued,
-                                greatest(
-                                    ring.cap
-                                    - (
-                                        SELECT count(*)
-                                        FROM (
-                                            SELECT
-                                            FROM tenantfair_run AS run
-                                            WHERE run.scope_key = ring.scope_key
-                                                AND run.claim_token IS NOT NULL
-                                                AND run.tenant_admitted_at IS NOT NULL
-                                            LIMIT ring.cap
-                                        ) AS admitted_claimed
-                                    )
-                                    - (
-                                        SELECT count(*)
-                                        FROM (
-                                            SELECT
-                                            FROM tenantfair_run AS run
-                                            WHERE run.scope_key = ring.scope_key
-                                                AND run.wake_at IS NOT NULL
-                                                AND run.tenant_admitted_at IS NOT NULL
-                                            LIMIT ring.cap
-                                        ) AS admitted_ready
-                                    ),
-                                    0
-                                )
-                            )
-                    END
-                ) AS can,
-                array_agg(page.queued > 0) AS queued,
-                array_agg(page.expired > 0) AS expired,
-                array_agg(page.poison > 0) AS poison
-            INTO v_look
-            FROM unnest(v_ring.scope, v_ring.cap, v_ring.unfinished) AS ring (scope_key, cap, unfinished)
-            CROSS JOIN LATERAL (
+            ),
+            admitted AS (
                 SELECT
-                    count(*) FILTER (WHERE candidate.class <> 'queued') AS admitted,
-                    count(*) FILTER (WHERE candidate.class = 'queued') AS queued,
-                    count(*) FILTER (WHERE candidate.class = 'expired') AS expired,
-                    count(*) FILTER (WHERE candidate.claim_attempts >= p_max_attempts) AS poison
-                FROM (
-                    (
-                        SELECT 'queued' AS class, run.claim_attempts
-                        FROM tenantfair_run AS run
-                        WHERE run.scope_key = ring.scope_key
-                            AND run.wake_at <= p_now
-                            AND run.tenant_admitted_at IS NULL
-                        ORDER BY run.wake_at, run.id
-                        LIMIT v_depth
-                    )
-                    UNION ALL
-                    (
-                        SELECT 'ready', run.claim_attempts
-                        FROM tenantfair_run AS run
-                        WHERE run.scope_key = ring.scope_key
-                            AND run.wake_at <= p_now
-                            AND run.tenant_admitted_at IS NOT NULL
-                        ORDER BY run.wake_at, run.id
-                        LIMIT greatest(c_page, v_depth)
-                    )
-                    UNION ALL
-                    (
-                        SELECT 'expired', run.claim_attempts
+                    ring.*,
+                    claimed.expired + ready.due AS n,
+                    claimed.expired > 0 AS expired,
+                    claimed.poison OR ready.poison AS poison,
+                    CASE WHEN NOT ring.fits THEN greatest(ring.cap - claimed.n - ready.n, 0) ELSE c_quantum END AS slots
+                FROM ring
+                CROSS JOIN LATERAL (
+                    SELECT
+                        count(*) AS n,
+                        count(*) FILTER (WHERE run.claimed_at < p_expired_before) AS expired,
+                        coalesce(
+                            bool_or(run.claimed_at < p_expired_before AND run.claim_attempts >= p_max_attempts), false
+                        ) AS poison
+                    FROM (
+                        SELECT run.claimed_at, run.claim_attempts
                         FROM tenantfair_run AS run
                         WHERE run.scope_key = ring.scope_key
                             AND run.claim_token IS NOT NULL
-                            AND run.claimed_at < p_expired_before
                             AND run.tenant_admitted_at IS NOT NULL
+                            AND run.claimed_at <= CASE WHEN ring.fits THEN p_expired_before ELSE 'infinity' END
                         ORDER BY run.claimed_at, run.id
-                        LIMIT c_page
-                    )
-                ) AS candidate
-            ) AS page;
-
-            v_ordinal := '{}';
-            v_can := '{}';
-            v_scope := '{}';
-            v_careful := '{}';
-            v_has_queue := '{}';
-            v_planned := 0;
-            FOR v_place IN 1..v_ring.n LOOP
-                v_count := v_look.can[v_place];
-                IF v_look.poison[v_place] THEN
-                    -- Poison frees slots, or uses none: what fits has to be counted out.
-                    WITH admitted AS (
-                        SELECT
-                            (
-                                SELECT count(*)
-                                FROM (
-                                    SELECT
-                                    FROM tenantfair_run AS run
-                                    WHERE run.scope_key = v_ring.scope[v_place]
-                                        AND run.claim_token IS NOT NULL
-                                        AND run.tenant_admitted_at IS NOT NULL
-                                    LIMIT v_ring.cap[v_place]::bigint + c_page
-                                ) AS admitted_claimed
-                            )
-                            + (
-                                SELECT count(*)
-                                FROM (
-                                    SELECT
-                                    FROM tenantfair_run AS run
-                                    WHERE run.scope_key = v_ring.scope[v_place]
-                                        AND run.wake_at IS NOT NULL
-                                        AND run.tenant_admitted_at IS NOT NULL
-                                    LIMIT v_ring.cap[v_place]::bigint + c_page
-                                ) AS admitted_ready
-                            ) AS n
-                    ),
-                    served AS (
-                        (
-                            SELECT run.claim_attempts
-                            FROM tenantfair_run AS run
-                            WHERE run.scope_key = v_ring.scope[v_place]
-                                AND run.wake_at <= p_now
-                                AND run.tenant_admitted_at IS NOT NULL
-                            ORDER BY run.wake_at, run.id
-                            LIMIT c_page
-                        )
-                        UNION ALL
-                        (
-                            SELECT run.claim_attempts
-                            FROM tenantfair_run AS run
-                            WHERE run.scope_key = v_ring.scope[v_place]
-                                AND run.claim_token IS NOT NULL
-                                AND run.claimed_at < p_expired_before
-                                AND run.tenant_admitted_at IS NOT NULL
-                            ORDER BY run.claimed_at, run.id
-                            LIMIT c_page
-                        )
-                    ),
-                    queue AS (
-                        SELECT
-                            coalesce(
-                                sum((head.claim_attempts < p_max_attempts)::integer) OVER (
-                                    ORDER BY head.wake_at, head.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-                                ),
-                                0
-                            ) AS used
-                        FROM (
-                            SELECT run.wake_at, run.id, run.claim_attempts
-                            FROM tenantfair_run AS run
-                            WHERE run.scope_key = v_ring.scope[v_place]
-                                AND run.wake_at <= p_now
-                                AND run.tenant_admitted_at IS NULL
-                            ORDER BY run.wake_at, run.id
-                            LIMIT least(c_quantum, v_demand)
-                        ) AS head
-                    ),
-                    freed AS (
-                        SELECT
-                            count(*) AS n,
-                            count(*) FILTER (WHERE served.claim_attempts >= p_max_attempts) AS poison
-                        FROM served
-                    )
+                        LIMIT CASE WHEN ring.fits THEN c_page ELSE greatest(ring.cap, c_page) END
+                    ) AS run
+                ) AS claimed
+                CROSS JOIN LATERAL (
                     SELECT
-                        freed.n + (
-                            SELECT count(*)
-                            FROM queue
-                            WHERE queue.used < v_ring.cap[v_place] - admitted.n + freed.poison
-                        )
-                    INTO v_count
-                    FROM admitted, freed;
-                END IF;
-                CONTINUE WHEN v_count = 0;
-                v_planned := v_planned + 1;
-                v_ordinal[v_planned] := v_place;
-                v_can[v_planned] := least(v_count, c_quantum);
-                v_scope[v_planned] := v_ring.scope[v_place];
-                v_careful[v_planned] := v_look.poison[v_place] OR v_look.expired[v_place];
-                v_has_queue[v_planned] := v_look.queued[v_place];
-                EXIT WHEN v_planned = v_want;
-            END LOOP;
+                        count(*) AS n,
+                        count(*) FILTER (WHERE run.wake_at <= p_now) AS due,
+                        coalesce(bool_or(run.wake_at <= p_now AND run.claim_attempts >= p_max_attempts), false) AS poison
+                    FROM (
+                        SELECT run.wake_at, run.claim_attempts
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = ring.scope_key
+                            AND run.wake_at <= CASE WHEN ring.fits THEN p_now ELSE 'infinity' END
+                            AND run.tenant_admitted_at IS NOT NULL
+                        ORDER BY run.wake_at, run.id
+                        LIMIT CASE WHEN ring.fits THEN c_page ELSE greatest(ring.cap, c_page) END
+                    ) AS run
+                ) AS ready
+            ),
+            look AS (
+                SELECT
+                    admitted.*,
+                    admitted.n + least(queue.n, admitted.slots) AS can,
+                    queue.n > 0 AS has_queue,
+                    admitted.poison OR queue.poison AS uneven
+                FROM admitted
+                CROSS JOIN LATERAL (
+                    SELECT
+                        count(*) AS n,
+                        coalesce(bool_or(run.claim_attempts >= p_max_attempts), false) AS poison
+                    FROM (
+                        SELECT run.claim_attempts
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = admitted.scope_key
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NULL
+                        ORDER BY run.wake_at, run.id
+                        LIMIT least(v_demand, c_quantum)
+                    ) AS run
+                ) AS queue
+            )
+            SELECT
+                count(*)::integer AS n,
+                min(look.start) AS start,
+                array_agg(look.ring_position) AS position,
+                array_agg(look.scope_key) AS scope,
+                array_agg(look.has_queue) AS queued,
+                -- of the positions that may be granted something
+                array_agg(look.place) FILTER (WHERE look.can > 0 OR look.uneven) AS ordinal,
+                array_agg(least(look.can, c_quantum)::integer) FILTER (WHERE look.can > 0 OR look.uneven) AS can,
+                array_agg(look.scope_key) FILTER (WHERE look.can > 0 OR look.uneven) AS grantable,
+                array_agg(look.expired OR look.uneven) FILTER (WHERE look.can > 0 OR look.uneven) AS careful,
+                array_agg(look.has_queue) FILTER (WHERE look.can > 0 OR look.uneven) AS has_queue,
+                array_agg(look.fits) FILTER (WHERE look.can > 0 OR look.uneven) AS fits,
+                array_agg(look.uneven) FILTER (WHERE look.can > 0 OR look.uneven) AS uneven,
+                array_agg(look.cap) FILTER (WHERE look.can > 0 OR look.uneven) AS cap
+            INTO v_look
+            FROM look;
+            EXIT WHEN v_look.n = 0;
 
-            EXIT WHEN v_planned = v_want OR v_ring.n < v_chunk OR v_chunk = v_visits;
+            IF true = ANY (v_look.uneven) THEN
+                -- Poison frees slots, or uses none: what fits has to be counted out.
+                v_ordinal := '{}';
+                v_can := '{}';
+                v_scope := '{}';
+                v_careful := '{}';
+                v_has_queue := '{}';
+                v_fits := '{}';
+                FOR v_place IN 1..cardinality(v_look.ordinal) LOOP
+                    v_count := v_look.can[v_place];
+                    IF v_look.uneven[v_place] THEN
+                        WITH admitted AS (
+                            SELECT
+                                (
+                                    SELECT count(*)
+                                    FROM (
+                                        SELECT
+                                        FROM tenantfair_run AS run
+                                        WHERE run.scope_key = v_look.grantable[v_place]
+                                            AND run.claim_token IS NOT NULL
+                                            AND run.tenant_admitted_at IS NOT NULL
+                                        LIMIT v_look.cap[v_place]::bigint + c_page
+                                    ) AS admitted_claimed
+                                )
+                                + (
+                                    SELECT count(*)
+                                    FROM (
+                                        SELECT
+                                        FROM tenantfair_run AS run
+                                        WHERE run.scope_key = v_look.grantable[v_place]
+                                            AND run.wake_at IS NOT NULL
+                                            AND run.tenant_admitted_at IS NOT NULL
+                                        LIMIT v_look.cap[v_place]::bigint + c_page
+                                    ) AS admitted_ready
+                                ) AS n
+                        ),
+                        served AS (
+                            (
+                                SELECT run.claim_attempts
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = v_look.grantable[v_place]
+                                    AND run.wake_at <= p_now
+                                    AND run.tenant_admitted_at IS NOT NULL
+                                ORDER BY run.wake_at, run.id
+                                LIMIT c_page
+                            )
+                            UNION ALL
+                            (
+                                SELECT run.claim_attempts
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = v_look.grantable[v_place]
+                                    AND run.claim_token IS NOT NULL
+                                    AND run.claimed_at < p_expired_before
+                                    AND run.tenant_admitted_at IS NOT NULL
+                                ORDER BY run.claimed_at, run.id
+                                LIMIT c_page
+                            )
+                        ),
+                        queue AS (
+                            SELECT
+                                coalesce(
+                                    sum((head.claim_attempts < p_max_attempts)::integer) OVER (
+                                        ORDER BY head.wake_at, head.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                                    ),
+                                    0
+                                ) AS used
+                            FROM (
+                                SELECT run.wake_at, run.id, run.claim_attempts
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = v_look.grantable[v_place]
+                                    AND run.wake_at <= p_now
+                                    AND run.tenant_admitted_at IS NULL
+                                ORDER BY run.wake_at, run.id
+                                LIMIT least(c_quantum, v_demand)
+                            ) AS head
+                        ),
+                        freed AS (
+                            SELECT
+                                count(*) AS n,
+                                count(*) FILTER (WHERE served.claim_attempts >= p_max_attempts) AS poison
+                            FROM served
+                        )
+                        SELECT
+                            freed.n + (
+                                SELECT count(*)
+                                FROM queue
+                                WHERE queue.used < v_look.cap[v_place] - admitted.n + freed.poison
+                            )
+                        INTO v_count
+                        FROM admitted, freed;
+                    END IF;
+                    CONTINUE WHEN v_count = 0;
+                    v_ordinal := v_ordinal || v_look.ordinal[v_place];
+                    v_can := v_can || least(v_count, c_quantum);
+                    v_scope := v_scope || v_look.grantable[v_place];
+                    v_careful := v_careful || v_look.careful[v_place];
+                    v_has_queue := v_has_queue || v_look.has_queue[v_place];
+                    v_fits := v_fits || v_look.fits[v_place];
+                END LOOP;
+            ELSE
+                v_ordinal := v_look.ordinal;
+                v_can := v_look.can;
+                v_scope := v_look.grantable;
+                v_careful := v_look.careful;
+                v_has_queue := v_look.has_queue;
+                v_fits := v_look.fits;
+            END IF;
+            v_planned := least(coalesce(cardinality(v_ordinal), 0), v_want);
+
+            EXIT WHEN v_planned = v_want OR v_look.n < v_chunk OR v_chunk = v_visits;
             v_chunk := least(v_chunk * 8, v_visits);
         END LOOP;
 
-        IF v_ring.n = 0 THEN
-            -- The lap is over; when a whole one has nothing, the ring is empty.
-            EXIT WHEN v_wrapping OR v_from = 0;
+        EXIT WHEN v_look.n = 0;
+        IF v_look.start < v_from THEN
             v_wrapping := true;
             v_from := 0;
-            CONTINUE;
         END IF;
         IF v_wrapping THEN
             v_laps := v_laps + 1;
@@ -505,33 +519,33 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         IF v_planned = 0 THEN
             -- A whole lap seen at once and nothing in it: every further lap of this call is the same.
-            v_walked := CASE WHEN v_from = 0 AND v_ring.n < v_chunk THEN v_visits ELSE v_ring.n END;
+            v_walked := CASE WHEN v_from = 0 AND v_look.n < v_chunk THEN v_visits ELSE v_look.n END;
             IF p_trace THEN
                 FOR v_visit IN 1..v_walked LOOP
-                    v_place := (v_visit - 1) % v_ring.n + 1;
+                    v_place := (v_visit - 1) % v_look.n + 1;
                     row_kind := 'inspection';
                     transaction_id := pg_current_xact_id()::text::bigint;
                     visit_ordinal := v_inspections + v_visit;
                     cursor_before := v_cursor;
-                    cursor_after := v_ring.position[v_place];
-                    ring_position := v_ring.position[v_place];
-                    scope_key := v_ring.scope[v_place];
+                    cursor_after := v_look.position[v_place];
+                    ring_position := v_look.position[v_place];
+                    scope_key := v_look.scope[v_place];
                     disposition := CASE WHEN v_look.queued[v_place] THEN 'cap_debt_denial' ELSE 'empty_page' END;
                     v_cursor := cursor_after;
                     RETURN NEXT;
                 END LOOP;
             END IF;
-            v_place := (v_walked - 1) % v_ring.n + 1;
-            v_count := cardinality(array_positions(v_look.queued, true)) * ((v_walked - 1) / v_ring.n)
+            v_place := (v_walked - 1) % v_look.n + 1;
+            v_count := cardinality(array_positions(v_look.queued, true)) * ((v_walked - 1) / v_look.n)
                 + cardinality(array_positions(v_look.queued[:v_place], true));
             v_capped := v_capped + v_count;
             v_empty := v_empty + v_walked - v_count;
-            v_laps := v_laps + (v_walked - 1) / v_ring.n;
-            v_cursor := v_ring.position[v_place];
+            v_laps := v_laps + (v_walked - 1) / v_look.n;
+            v_cursor := v_look.position[v_place];
             v_from := v_cursor;
             v_inspections := v_inspections + v_walked;
             v_visits := v_visits - v_walked;
-            IF v_ring.n < v_chunk THEN
+            IF v_look.n < v_chunk THEN
                 v_wrapping := true;
                 v_from := 0;
             END IF;
@@ -542,39 +556,49 @@ BEGIN
         -- Plan: the first admissible positions, each with its share of what is still wanted.
         ------------------------------------------------------------------------------------------------
         v_left := v_demand;
-        v_quantum := '{}';
-        FOR v_visit IN 1..v_planned LOOP
-            v_quantum[v_visit] := least(v_can[v_visit], (v_left + v_planned - v_visit) / (v_planned - v_visit + 1));
-            v_left := v_left - v_quantum[v_visit];
-            EXIT WHEN v_left = 0;
-        END LOOP;
-        v_planned := cardinality(v_quantum);
-        v_walked := v_ordinal[v_planned];
-        v_disposition := array_fill(NULL::text, ARRAY[v_planned]);
-
-        -- In a ring of one the next laps go to the same position: they are served with the first one, as long as
-        -- nothing is missed. What is missed ends that, and the first lap is made by itself.
-        v_alone := v_alone AND NOT v_careful[1] AND v_look.can[1] > c_quantum AND v_demand > c_quantum;
-        IF v_alone THEN
-            v_quantum[1] := least(v_look.can[1], v_depth);
+        IF v_planned = v_demand THEN
+            v_quantum := array_fill(1, ARRAY[v_planned]);
+            v_left := 0;
+        ELSE
+            v_quantum := '{}';
+            FOR v_visit IN 1..v_planned LOOP
+                v_quantum[v_visit] := least(v_can[v_visit], (v_left + v_planned - v_visit) / (v_planned - v_visit + 1));
+                v_left := v_left - v_quantum[v_visit];
+                EXIT WHEN v_left = 0;
+            END LOOP;
+            v_planned := cardinality(v_quantum);
         END IF;
+        v_walked := v_ordinal[v_planned];
+        v_scope := v_scope[:v_planned];
+        v_careful := v_careful[:v_planned];
+        v_has_queue := v_has_queue[:v_planned];
+
+        -- In a ring of one, seen whole, the next laps go to the same position: they are served with the first one,
+        -- as long as nothing is missed. What is missed ends that, and the first lap is made by itself.
+        v_alone := v_left > 0 AND v_from = 0 AND v_look.n = 1 AND v_chunk > 1 AND v_can[1] = c_quantum AND NOT v_careful[1];
+        IF v_alone THEN
+            v_quantum[1] := least(v_demand, c_quantum * least(v_grants, v_visits));
+        END IF;
+        v_repeat := 1;
 
         ------------------------------------------------------------------------------------------------
         -- Partitions: locked in a statement of their own, so that the counts that follow see what is committed.
         ------------------------------------------------------------------------------------------------
-        SELECT
-            array_agg(CASE WHEN locked.found THEN coalesce(locked.max_active, v_policy.max_active) END) AS cap,
-            array_agg(v_known_admitted[array_position(v_known_scope, visit.scope_key)]) AS admitted
-        INTO v_partition
-        FROM unnest(v_scope[:v_planned]) AS visit (scope_key)
+        SELECT array_agg(CASE WHEN locked.found THEN coalesce(locked.max_active, v_policy.max_active) END)
+        INTO v_cap
+        FROM unnest(v_scope) AS visit (scope_key)
         LEFT JOIN LATERAL (
             SELECT true AS found, part.max_active
             FROM tenantfair_partition AS part
             WHERE part.scope_key = visit.scope_key
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS locked ON true;
-        v_cap := v_partition.cap;
-        v_admitted := v_partition.admitted;
+        v_admitted := NULL;
+        IF v_known_scope IS NOT NULL THEN
+            FOR v_visit IN 1..v_planned LOOP
+                v_admitted[v_visit] := v_known_admitted[array_position(v_known_scope, v_scope[v_visit])];
+            END LOOP;
+        END IF;
 
         LOOP
             ------------------------------------------------------------------------------------------------
@@ -584,15 +608,26 @@ BEGIN
                 array_agg(visit.ordinal::integer) AS visit,
                 array_agg(admitted.n) AS admitted,
                 array_agg(locked.id) AS id,
-                array_agg(locked.queued) AS queued
+                array_agg(locked.queued) AS queued,
+                array_agg(locked.wake_at) AS eligible,
+                count(locked.id) FILTER (WHERE locked.queued)::integer AS promotable
             INTO v_simple
-            FROM unnest(v_scope[:v_planned], v_careful[:v_planned], v_has_queue[:v_planned], v_quantum, v_cap, v_admitted)
-                WITH ORDINALITY AS visit (scope_key, careful, has_queue, quantum, cap, admitted, ordinal)
+            FROM unnest(v_scope, v_careful, v_has_queue, v_quantum, v_cap, v_admitted, v_fits[:v_planned])
+                WITH ORDINALITY AS visit (scope_key, careful, has_queue, quantum, cap, admitted, fits, ordinal)
             CROSS JOIN LATERAL (
                 SELECT
                     CASE
                         WHEN visit.admitted IS NOT NULL THEN visit.admitted
-                        WHEN visit.cap = c_unlimited OR NOT visit.has_queue THEN NULL
+                        WHEN NOT visit.has_queue THEN NULL
+                        -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0014).
+                        WHEN visit.fits
+                            AND visit.cap >= (
+                                SELECT schedule.unfinished_count
+                                FROM tenantfair_schedule AS schedule
+                                WHERE schedule.scope_key = visit.scope_key
+                                LIMIT 1
+                            )
+                        THEN NULL
                         ELSE
                             (
                                 SELECT count(*)
@@ -619,9 +654,9 @@ BEGIN
                     END::integer AS n
             ) AS admitted
             LEFT JOIN LATERAL (
-                SELECT run.id, page.queued
+                SELECT run.id, page.queued, page.wake_at
                 FROM (
-                    SELECT candidate.id, candidate.queued
+                    SELECT candidate.id, candidate.wake_at, candidate.queued
                     FROM (
                         (
                             SELECT run.id, run.wake_at, false AS queued
@@ -664,10 +699,43 @@ BEGIN
             ------------------------------------------------------------------------------------------------
             -- Recheck in a fresh snapshot: admitted rows one by one, the queue as an unbroken run of locked heads.
             ------------------------------------------------------------------------------------------------
+            -- Mostly all that the plan asks for is queued and locked, and still the heads of their queues.
+            v_whole := v_simple.promotable = CASE WHEN v_alone THEN cardinality(v_simple.id) ELSE v_demand - v_left END;
+            IF v_whole THEN
+                IF v_alone THEN
+                    v_quantum[1] := least(v_quantum[1], v_cap[1] - v_simple.admitted[1]);
+                END IF;
+                SELECT array_agg(head.id) = v_simple.id AND bool_and(head.claim_attempts < p_max_attempts)
+                INTO v_whole
+                FROM unnest(v_scope, v_quantum) AS visit (scope_key, quantum)
+                CROSS JOIN LATERAL (
+                    SELECT run.id, run.claim_attempts
+                    FROM tenantfair_run AS run
+                    WHERE run.scope_key = visit.scope_key
+                        AND run.wake_at <= p_now
+                        AND run.tenant_admitted_at IS NULL
+                    ORDER BY run.wake_at, run.id
+                    LIMIT visit.quantum
+                ) AS head;
+            END IF;
+            IF v_whole THEN
+                v_granted := CASE WHEN v_alone THEN ARRAY[v_simple.promotable] ELSE v_quantum END;
+                v_promoted := v_granted;
+                v_out_visit := v_simple.visit;
+                v_out_id := v_simple.id;
+                v_out_class := array_fill('queued_ready'::text, ARRAY[v_simple.promotable]);
+                v_out_poison := array_fill(false, ARRAY[v_simple.promotable]);
+                v_out_eligible := v_simple.eligible;
+                EXIT;
+            ELSIF v_alone THEN
+                v_alone := false;
+                v_quantum[1] := c_quantum;
+                CONTINUE;
+            END IF;
+
             v_granted := array_fill(0, ARRAY[v_planned]);
             v_promoted := v_granted;
             v_out_visit := '{}';
-            v_out_ordinal := '{}';
             v_out_id := '{}';
             v_out_class := '{}';
             v_out_poison := '{}';
@@ -726,311 +794,314 @@ BEGIN
                 v_granted[v_count] := v_granted[v_count] + 1;
                 v_promoted[v_count] := v_promoted[v_count] + v_kept.queued[v_place]::integer;
                 v_out_visit := v_out_visit || v_count;
-                v_out_ordinal := v_out_ordinal || v_granted[v_count];
                 v_out_id := v_out_id || v_kept.id[v_place];
                 v_out_class := v_out_class || CASE WHEN v_kept.queued[v_place] THEN 'queued_ready' ELSE 'admitted_ready' END;
                 v_out_poison := v_out_poison || false;
                 v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
             END LOOP;
 
-            EXIT WHEN NOT v_alone OR v_granted[1] = v_quantum[1];
-            v_alone := false;
-            v_quantum[1] := c_quantum;
+            EXIT;
         END LOOP;
-        v_repeat := CASE WHEN v_alone THEN (v_granted[1] + c_quantum - 1) / c_quantum ELSE 1 END;
+        IF v_alone THEN
+            v_repeat := (v_granted[1] + c_quantum - 1) / c_quantum;
+        END IF;
 
-        FOR v_visit IN 1..v_planned LOOP
-            IF v_cap[v_visit] IS NULL THEN
-                v_disposition[v_visit] := 'partition_lock_skip';
-                v_skipped := v_skipped + 1;
-                CONTINUE;
-            END IF;
-
-            IF NOT v_careful[v_visit] THEN
-                v_first := array_position(v_simple.visit, v_visit);
-                v_slots := v_cap[v_visit] - v_simple.admitted[v_first] - v_promoted[v_visit];
-                IF v_granted[v_visit] > 0 THEN
-                    v_disposition[v_visit] := 'grant';
-                    v_ready_served := true;
-                ELSIF v_simple.id[v_first] IS NOT NULL THEN
-                    -- Still due and still ours to lock: then an older or a locked head stands before it.
-                    v_disposition[v_visit] := CASE
-                        WHEN EXISTS (
-                            SELECT
-                            FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
-                            CROSS JOIN LATERAL (
-                                SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1
-                            ) AS run
-                            WHERE frozen.visit = v_visit
-                                AND frozen.queued
-                                AND run.wake_at <= p_now
-                                AND run.tenant_admitted_at IS NULL
-                                AND run.claim_attempts < p_max_attempts
-                        ) THEN 'denied'
-                        ELSE 'stale'
-                    END;
-                ELSIF EXISTS (
-                    SELECT
-                    FROM tenantfair_run AS run
-                    WHERE run.scope_key = v_scope[v_visit]
-                        AND run.wake_at <= p_now
-                        AND run.tenant_admitted_at IS NOT NULL
-                ) THEN
-                    v_disposition[v_visit] := 'lock_miss';
-                ELSIF EXISTS (
-                    SELECT
-                    FROM tenantfair_run AS run
-                    WHERE run.scope_key = v_scope[v_visit]
-                        AND run.wake_at <= p_now
-                        AND run.tenant_admitted_at IS NULL
-                ) THEN
-                    v_disposition[v_visit] := CASE WHEN v_slots <= 0 THEN 'cap_debt_denial' ELSE 'lock_miss' END;
-                ELSE
-                    v_disposition[v_visit] := 'empty_page';
+        IF v_whole AND cardinality(v_out_id) = v_demand THEN
+            v_disposition := array_fill('grant'::text, ARRAY[v_planned]);
+        ELSE
+            v_disposition := array_fill(NULL::text, ARRAY[v_planned]);
+            FOR v_visit IN 1..v_planned LOOP
+                IF v_cap[v_visit] IS NULL THEN
+                    v_disposition[v_visit] := 'partition_lock_skip';
+                    v_skipped := v_skipped + 1;
+                    CONTINUE;
                 END IF;
-            ELSE
-                --------------------------------------------------------------------------------------------
-                -- A careful visit: both classes and poison, in the order the call's history asks for.
-                --------------------------------------------------------------------------------------------
-                -- Counted a page beyond the cap: poison may free a slot, but never one that debt still holds. What an
-                -- earlier visit counted up to its cap may be less than the truth, so it is counted again.
-                v_slots := v_cap[v_visit] - coalesce(
-                    CASE WHEN v_admitted[v_visit] < v_cap[v_visit] THEN v_admitted[v_visit] END,
-                    (
-                        SELECT count(*)
-                        FROM (
-                            SELECT
-                            FROM tenantfair_run AS run
-                            WHERE run.scope_key = v_scope[v_visit]
-                                AND run.wake_at IS NOT NULL
-                                AND run.tenant_admitted_at IS NOT NULL
-                            LIMIT v_cap[v_visit]::bigint + c_page
-                        ) AS admitted_ready
-                    )
-                    + (
-                        SELECT count(*)
-                        FROM (
-                            SELECT
-                            FROM tenantfair_run AS run
-                            WHERE run.scope_key = v_scope[v_visit]
-                                AND run.claim_token IS NOT NULL
-                                AND run.tenant_admitted_at IS NOT NULL
-                            LIMIT v_cap[v_visit]::bigint + c_page
-                        ) AS admitted_claimed
-                    )
-                );
 
-                WITH ready AS (
-                    SELECT run.id, run.wake_at, run.claim_attempts
-                    FROM tenantfair_run AS run
-                    WHERE run.scope_key = v_scope[v_visit]
-                        AND run.wake_at <= p_now
-                        AND run.tenant_admitted_at IS NOT NULL
-                    ORDER BY run.wake_at, run.id
-                    LIMIT c_page
-                ),
-                queued AS (
-                    SELECT run.id, run.wake_at, run.claim_attempts
-                    FROM tenantfair_run AS run
-                    WHERE run.scope_key = v_scope[v_visit]
-                        AND run.wake_at <= p_now
-                        AND run.tenant_admitted_at IS NULL
-                    ORDER BY run.wake_at, run.id
-                    LIMIT c_page - (SELECT count(*) FROM ready)
-                ),
-                expired AS (
-                    SELECT run.id, run.claimed_at, run.claim_attempts
-                    FROM tenantfair_run AS run
-                    WHERE run.scope_key = v_scope[v_visit]
-                        AND run.claim_token IS NOT NULL
-                        AND run.claimed_at < p_expired_before
-                        AND run.tenant_admitted_at IS NOT NULL
-                    ORDER BY run.claimed_at, run.id
-                    LIMIT c_page
-                ),
-                candidate AS (
-                    SELECT
-                        ready.id,
-                        'admitted_ready' AS class,
-                        ready.claim_attempts >= p_max_attempts AS poison,
-                        ready.wake_at AS eligible,
-                        0::bigint AS queue_place,
-                        row_number() OVER (ORDER BY ready.wake_at, ready.id) = 1 AS head
-                    FROM ready
-                    UNION ALL
-                    SELECT
-                        queued.id,
-                        'queued_ready',
-                        queued.claim_attempts >= p_max_attempts,
-                        queued.wake_at,
-                        row_number() OVER queue,
-                        row_number() OVER queue = 1 AND NOT EXISTS (SELECT FROM ready)
-                    FROM queued
-                    WINDOW queue AS (ORDER BY queued.wake_at, queued.id)
-                    UNION ALL
-                    SELECT
-                        expired.id,
-                        'expired',
-                        expired.claim_attempts >= p_max_attempts,
-                        expired.claimed_at,
-                        0,
-                        row_number() OVER (ORDER BY expired.claimed_at, expired.id) = 1
-                    FROM expired
-                ),
-                ranked AS (
-                    SELECT
-                        candidate.*,
-                        row_number() OVER (
-                            ORDER BY
-                                -- the head of a class this call has not served, when it can be served at all
-                                p_demand > 1
-                                    AND candidate.head
-                                    AND NOT CASE
-                                        WHEN candidate.class = 'expired' THEN v_expired_served
-                                        ELSE v_ready_served
-                                    END
-                                    AND (
-                                        candidate.class <> 'queued_ready'
-                                        OR v_slots + coalesce(
-                                            (
-                                                SELECT (other.poison AND NOT v_expired_served)::integer
-                                                FROM candidate AS other
-                                                WHERE other.head AND other.class = 'expired'
-                                            ),
-                                            0
-                                        ) > 0
-                                    ) DESC,
-                                candidate.class <> 'queued_ready' DESC,
-                                p_demand = 1 AND (candidate.class = 'expired') = (p_preference = 'expired') DESC NULLS LAST,
-                                candidate.queue_place,
-                                candidate.poison DESC,
-                                candidate.eligible,
-                                candidate.id
-                        ) AS place
-                    FROM candidate
-                )
-                SELECT
-                    array_agg(ranked.id ORDER BY ranked.place) AS id,
-                    array_agg(ranked.class ORDER BY ranked.place) AS class,
-                    array_agg(ranked.poison ORDER BY ranked.place) AS poison
-                INTO v_page
-                FROM ranked
-                WHERE ranked.place <= c_page;
+                IF NOT v_careful[v_visit] THEN
+                    v_first := array_position(v_simple.visit, v_visit);
+                    v_slots := v_cap[v_visit] - v_simple.admitted[v_first] - v_promoted[v_visit];
+                    IF v_granted[v_visit] > 0 THEN
+                        v_disposition[v_visit] := 'grant';
+                        v_ready_served := true;
+                    ELSIF v_simple.id[v_first] IS NOT NULL THEN
+                        -- Still due and still ours to lock: then an older or a locked head stands before it.
+                        v_disposition[v_visit] := CASE
+                            WHEN EXISTS (
+                                SELECT
+                                FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
+                                CROSS JOIN LATERAL (
+                                    SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1
+                                ) AS run
+                                WHERE frozen.visit = v_visit
+                                    AND frozen.queued
+                                    AND run.wake_at <= p_now
+                                    AND run.tenant_admitted_at IS NULL
+                                    AND run.claim_attempts < p_max_attempts
+                            ) THEN 'denied'
+                            ELSE 'stale'
+                        END;
+                    ELSIF EXISTS (
+                        SELECT
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = v_scope[v_visit]
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NOT NULL
+                    ) THEN
+                        v_disposition[v_visit] := 'lock_miss';
+                    ELSIF EXISTS (
+                        SELECT
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = v_scope[v_visit]
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NULL
+                    ) THEN
+                        v_disposition[v_visit] := CASE WHEN v_slots <= 0 THEN 'cap_debt_denial' ELSE 'lock_miss' END;
+                    ELSE
+                        v_disposition[v_visit] := 'empty_page';
+                    END IF;
+                ELSE
+                    --------------------------------------------------------------------------------------------
+                    -- A careful visit: both classes and poison, in the order the call's history asks for.
+                    --------------------------------------------------------------------------------------------
+                    -- Counted a page beyond the cap: poison may free a slot, but never one that debt still holds. What an
+                    -- earlier visit counted up to its cap may be less than the truth, so it is counted again.
+                    v_slots := v_cap[v_visit] - coalesce(
+                        CASE WHEN v_admitted[v_visit] < v_cap[v_visit] THEN v_admitted[v_visit] END,
+                        (
+                            SELECT count(*)
+                            FROM (
+                                SELECT
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = v_scope[v_visit]
+                                    AND run.wake_at IS NOT NULL
+                                    AND run.tenant_admitted_at IS NOT NULL
+                                LIMIT v_cap[v_visit]::bigint + c_page
+                            ) AS admitted_ready
+                        )
+                        + (
+                            SELECT count(*)
+                            FROM (
+                                SELECT
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = v_scope[v_visit]
+                                    AND run.claim_token IS NOT NULL
+                                    AND run.tenant_admitted_at IS NOT NULL
+                                LIMIT v_cap[v_visit]::bigint + c_page
+                            ) AS admitted_claimed
+                        )
+                    );
 
-                SELECT array_agg(locked.id)
-                INTO v_locked
-                FROM (
-                    SELECT run.id
-                    FROM unnest(v_page.id) AS frozen (id)
-                    CROSS JOIN LATERAL (
-                        SELECT found.id
-                        FROM tenantfair_run AS found
-                        WHERE found.id = frozen.id
-                        LIMIT 1
-                        FOR NO KEY UPDATE SKIP LOCKED
-                    ) AS run
-                ) AS locked;
-
-                WITH queue AS MATERIALIZED (
-                    SELECT array_agg(head.id ORDER BY head.wake_at, head.id) AS ids
-                    FROM (
-                        SELECT run.id, run.wake_at
+                    WITH ready AS (
+                        SELECT run.id, run.wake_at, run.claim_attempts
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = v_scope[v_visit]
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NOT NULL
+                        ORDER BY run.wake_at, run.id
+                        LIMIT c_page
+                    ),
+                    queued AS (
+                        SELECT run.id, run.wake_at, run.claim_attempts
                         FROM tenantfair_run AS run
                         WHERE run.scope_key = v_scope[v_visit]
                             AND run.wake_at <= p_now
                             AND run.tenant_admitted_at IS NULL
                         ORDER BY run.wake_at, run.id
-                        LIMIT c_page
-                    ) AS head
-                )
-                SELECT
-                    coalesce(array_agg(frozen.id ORDER BY frozen.place), '{}') AS id,
-                    array_agg(frozen.class ORDER BY frozen.place) AS class,
-                    array_agg(frozen.poison ORDER BY frozen.place) AS poison,
-                    array_agg(coalesce(run.wake_at, run.claimed_at) ORDER BY frozen.place) AS eligible,
-                    array_agg(
-                        CASE
-                            WHEN frozen.class = 'queued_ready'
-                            THEN (SELECT array_position(queue.ids, frozen.id) FROM queue)
-                        END
-                        ORDER BY frozen.place
-                    ) AS rank
-                INTO v_kept
-                FROM unnest(v_page.id, v_page.class, v_page.poison)
-                    WITH ORDINALITY AS frozen (id, class, poison, place)
-                CROSS JOIN LATERAL (
-                    SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1
-                ) AS run
-                WHERE frozen.id = ANY (v_locked)
-                    AND run.scope_key = v_scope[v_visit]
-                    AND (run.claim_attempts >= p_max_attempts) = frozen.poison
-                    AND CASE frozen.class
-                        WHEN 'expired' THEN
-                            run.claim_token IS NOT NULL
-                            AND run.tenant_admitted_at IS NOT NULL
+                        LIMIT c_page - (SELECT count(*) FROM ready)
+                    ),
+                    expired AS (
+                        SELECT run.id, run.claimed_at, run.claim_attempts
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = v_scope[v_visit]
+                            AND run.claim_token IS NOT NULL
                             AND run.claimed_at < p_expired_before
+                            AND run.tenant_admitted_at IS NOT NULL
+                        ORDER BY run.claimed_at, run.id
+                        LIMIT c_page
+                    ),
+                    candidate AS (
+                        SELECT
+                            ready.id,
+                            'admitted_ready' AS class,
+                            ready.claim_attempts >= p_max_attempts AS poison,
+                            ready.wake_at AS eligible,
+                            0::bigint AS queue_place,
+                            row_number() OVER (ORDER BY ready.wake_at, ready.id) = 1 AS head
+                        FROM ready
+                        UNION ALL
+                        SELECT
+                            queued.id,
+                            'queued_ready',
+                            queued.claim_attempts >= p_max_attempts,
+                            queued.wake_at,
+                            row_number() OVER queue,
+                            row_number() OVER queue = 1 AND NOT EXISTS (SELECT FROM ready)
+                        FROM queued
+                        WINDOW queue AS (ORDER BY queued.wake_at, queued.id)
+                        UNION ALL
+                        SELECT
+                            expired.id,
+                            'expired',
+                            expired.claim_attempts >= p_max_attempts,
+                            expired.claimed_at,
+                            0,
+                            row_number() OVER (ORDER BY expired.claimed_at, expired.id) = 1
+                        FROM expired
+                    ),
+                    ranked AS (
+                        SELECT
+                            candidate.*,
+                            row_number() OVER (
+                                ORDER BY
+                                    -- the head of a class this call has not served, when it can be served at all
+                                    p_demand > 1
+                                        AND candidate.head
+                                        AND NOT CASE
+                                            WHEN candidate.class = 'expired' THEN v_expired_served
+                                            ELSE v_ready_served
+                                        END
+                                        AND (
+                                            candidate.class <> 'queued_ready'
+                                            OR v_slots + coalesce(
+                                                (
+                                                    SELECT (other.poison AND NOT v_expired_served)::integer
+                                                    FROM candidate AS other
+                                                    WHERE other.head AND other.class = 'expired'
+                                                ),
+                                                0
+                                            ) > 0
+                                        ) DESC,
+                                    candidate.class <> 'queued_ready' DESC,
+                                    p_demand = 1 AND (candidate.class = 'expired') = (p_preference = 'expired') DESC NULLS LAST,
+                                    candidate.queue_place,
+                                    candidate.poison DESC,
+                                    candidate.eligible,
+                                    candidate.id
+                            ) AS place
+                        FROM candidate
+                    )
+                    SELECT
+                        array_agg(ranked.id ORDER BY ranked.place) AS id,
+                        array_agg(ranked.class ORDER BY ranked.place) AS class,
+                        array_agg(ranked.poison ORDER BY ranked.place) AS poison
+                    INTO v_page
+                    FROM ranked
+                    WHERE ranked.place <= c_page;
+
+                    SELECT array_agg(locked.id)
+                    INTO v_locked
+                    FROM (
+                        SELECT run.id
+                        FROM unnest(v_page.id) AS frozen (id)
+                        CROSS JOIN LATERAL (
+                            SELECT found.id
+                            FROM tenantfair_run AS found
+                            WHERE found.id = frozen.id
+                            LIMIT 1
+                            FOR NO KEY UPDATE SKIP LOCKED
+                        ) AS run
+                    ) AS locked;
+
+                    WITH queue AS MATERIALIZED (
+                        SELECT array_agg(head.id ORDER BY head.wake_at, head.id) AS ids
+                        FROM (
+                            SELECT run.id, run.wake_at
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = v_scope[v_visit]
+                                AND run.wake_at <= p_now
+                                AND run.tenant_admitted_at IS NULL
+                            ORDER BY run.wake_at, run.id
+                            LIMIT c_page
+                        ) AS head
+                    )
+                    SELECT
+                        coalesce(array_agg(frozen.id ORDER BY frozen.place), '{}') AS id,
+                        array_agg(frozen.class ORDER BY frozen.place) AS class,
+                        array_agg(frozen.poison ORDER BY frozen.place) AS poison,
+                        array_agg(coalesce(run.wake_at, run.claimed_at) ORDER BY frozen.place) AS eligible,
+                        array_agg(
+                            CASE
+                                WHEN frozen.class = 'queued_ready'
+                                THEN (SELECT array_position(queue.ids, frozen.id) FROM queue)
+                            END
+                            ORDER BY frozen.place
+                        ) AS rank
+                    INTO v_kept
+                    FROM unnest(v_page.id, v_page.class, v_page.poison)
+                        WITH ORDINALITY AS frozen (id, class, poison, place)
+                    CROSS JOIN LATERAL (
+                        SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1
+                    ) AS run
+                    WHERE frozen.id = ANY (v_locked)
+                        AND run.scope_key = v_scope[v_visit]
+                        AND (run.claim_attempts >= p_max_attempts) = frozen.poison
+                        AND CASE frozen.class
+                            WHEN 'expired' THEN
+                                run.claim_token IS NOT NULL
+                                AND run.tenant_admitted_at IS NOT NULL
+                                AND run.claimed_at < p_expired_before
+                            ELSE
+                                run.wake_at <= p_now
+                                AND (run.tenant_admitted_at IS NULL) = (frozen.class = 'queued_ready')
+                        END;
+
+                    v_rank := 1;
+                    v_count := cardinality(v_kept.id);
+                    FOR v_step IN 1..2 * v_count LOOP
+                        EXIT WHEN v_granted[v_visit] = v_quantum[v_visit];
+                        v_place := (v_step - 1) % v_count + 1;
+                        -- The queue once more: a head that found no slot may have one behind admitted poison.
+                        CONTINUE WHEN v_step > v_count AND v_kept.class[v_place] <> 'queued_ready';
+                        IF v_kept.class[v_place] = 'queued_ready' THEN
+                            CONTINUE WHEN v_slots <= 0 OR v_kept.rank[v_place] IS DISTINCT FROM v_rank;
+                            v_rank := v_rank + 1;
+                            v_slots := v_slots - (NOT v_kept.poison[v_place])::integer;
                         ELSE
-                            run.wake_at <= p_now
-                            AND (run.tenant_admitted_at IS NULL) = (frozen.class = 'queued_ready')
+                            v_slots := v_slots + v_kept.poison[v_place]::integer;
+                        END IF;
+                        v_granted[v_visit] := v_granted[v_visit] + 1;
+                        v_out_visit := v_out_visit || v_visit;
+                        v_out_id := v_out_id || v_kept.id[v_place];
+                        v_out_class := v_out_class || v_kept.class[v_place];
+                        v_out_poison := v_out_poison || v_kept.poison[v_place];
+                        v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
+                        IF v_kept.class[v_place] = 'expired' THEN
+                            v_expired_served := true;
+                        ELSE
+                            v_ready_served := true;
+                        END IF;
+                    END LOOP;
+
+                    v_disposition[v_visit] := CASE
+                        WHEN v_granted[v_visit] > 0 THEN 'grant'
+                        WHEN v_page.id IS NULL THEN 'empty_page'
+                        WHEN v_locked IS NULL THEN 'lock_miss'
+                        WHEN cardinality(v_kept.id) = 0 THEN 'stale'
+                        WHEN v_slots <= 0 AND 'queued_ready' = ANY (v_page.class) THEN 'cap_debt_denial'
+                        ELSE 'denied'
                     END;
-
-                v_rank := 1;
-                v_count := cardinality(v_kept.id);
-                FOR v_step IN 1..2 * v_count LOOP
-                    EXIT WHEN v_granted[v_visit] = v_quantum[v_visit];
-                    v_place := (v_step - 1) % v_count + 1;
-                    -- The queue once more: a head that found no slot may have one behind admitted poison.
-                    CONTINUE WHEN v_step > v_count AND v_kept.class[v_place] <> 'queued_ready';
-                    IF v_kept.class[v_place] = 'queued_ready' THEN
-                        CONTINUE WHEN v_slots <= 0 OR v_kept.rank[v_place] IS DISTINCT FROM v_rank;
-                        v_rank := v_rank + 1;
-                        v_slots := v_slots - (NOT v_kept.poison[v_place])::integer;
-                    ELSE
-                        v_slots := v_slots + v_kept.poison[v_place]::integer;
-                    END IF;
-                    v_granted[v_visit] := v_granted[v_visit] + 1;
-                    v_out_visit := v_out_visit || v_visit;
-                    v_out_ordinal := v_out_ordinal || v_granted[v_visit];
-                    v_out_id := v_out_id || v_kept.id[v_place];
-                    v_out_class := v_out_class || v_kept.class[v_place];
-                    v_out_poison := v_out_poison || v_kept.poison[v_place];
-                    v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
-                    IF v_kept.class[v_place] = 'expired' THEN
-                        v_expired_served := true;
-                    ELSE
-                        v_ready_served := true;
-                    END IF;
-                END LOOP;
-
-                v_disposition[v_visit] := CASE
-                    WHEN v_granted[v_visit] > 0 THEN 'grant'
-                    WHEN v_page.id IS NULL THEN 'empty_page'
-                    WHEN v_locked IS NULL THEN 'lock_miss'
-                    WHEN cardinality(v_kept.id) = 0 THEN 'stale'
-                    WHEN v_slots <= 0 AND 'queued_ready' = ANY (v_page.class) THEN 'cap_debt_denial'
-                    ELSE 'denied'
-                END;
-            END IF;
-
-            IF v_slots IS NOT NULL THEN
-                v_place := array_position(v_known_scope, v_scope[v_visit]);
-                IF v_place IS NULL THEN
-                    v_known_scope := v_known_scope || v_scope[v_visit];
-                    v_known_admitted := v_known_admitted || (v_cap[v_visit] - v_slots);
-                ELSE
-                    v_known_admitted[v_place] := v_cap[v_visit] - v_slots;
                 END IF;
-            END IF;
 
-            CASE v_disposition[v_visit]
-                WHEN 'grant' THEN v_grants := v_grants - v_repeat;
-                WHEN 'empty_page' THEN v_empty := v_empty + 1;
-                WHEN 'cap_debt_denial' THEN v_capped := v_capped + 1;
-                WHEN 'lock_miss' THEN v_missed := v_missed + 1;
-                WHEN 'stale' THEN v_stale := v_stale + 1;
-                ELSE v_denied := v_denied + 1;
-            END CASE;
-        END LOOP;
+                IF v_slots IS NOT NULL THEN
+                    v_place := array_position(v_known_scope, v_scope[v_visit]);
+                    IF v_place IS NULL THEN
+                        v_known_scope := v_known_scope || v_scope[v_visit];
+                        v_known_admitted := v_known_admitted || (v_cap[v_visit] - v_slots);
+                    ELSE
+                        v_known_admitted[v_place] := v_cap[v_visit] - v_slots;
+                    END IF;
+                END IF;
+
+                CASE v_disposition[v_visit]
+                    WHEN 'grant' THEN v_grants := v_grants - v_repeat;
+                    WHEN 'empty_page' THEN v_empty := v_empty + 1;
+                    WHEN 'cap_debt_denial' THEN v_capped := v_capped + 1;
+                    WHEN 'lock_miss' THEN v_missed := v_missed + 1;
+                    WHEN 'stale' THEN v_stale := v_stale + 1;
+                    ELSE v_denied := v_denied + 1;
+                END CASE;
+            END LOOP;
+        END IF;
 
         ------------------------------------------------------------------------------------------------
         -- Write: one statement for all outcomes of the plan, and one step of every granting scope's epoch.
@@ -1042,9 +1113,9 @@ BEGIN
                 SET
                     admission_epoch = part.admission_epoch + v_repeat,
                     updated_at = p_now
-                FROM unnest(v_scope[:v_planned], v_granted) AS visit (scope_key, granted)
+                FROM unnest(v_scope, v_granted) AS visit (scope_key, granted)
                 WHERE part.scope_key = visit.scope_key
-                    AND part.scope_key = ANY (v_scope[:v_planned])
+                    AND part.scope_key = ANY (v_scope)
                     AND visit.granted > 0
             )
             UPDATE tenantfair_run AS run
@@ -1068,8 +1139,11 @@ BEGIN
                     THEN run.worker_ids || to_jsonb(current_setting('application_name'))
                     ELSE run.worker_ids - 0 || to_jsonb(current_setting('application_name'))
                 END
-            FROM unnest(v_out_visit, v_out_ordinal, v_out_id, v_out_class, v_out_poison, v_out_eligible)
-                AS outcome (visit, ordinal, id, class, poison, eligible)
+            FROM unnest(v_out_visit, v_out_id, v_out_class, v_out_poison, v_out_eligible) WITH ORDINALITY
+                AS listed (visit, id, class, poison, eligible, place)
+            CROSS JOIN LATERAL (
+                SELECT listed.*, (listed.place - array_position(v_out_visit, listed.visit) + 1)::integer AS ordinal
+            ) AS outcome
             WHERE run.id = outcome.id AND run.id = ANY (v_out_id)
             RETURNING
                 'outcome',
@@ -1105,13 +1179,13 @@ BEGIN
                 (outcome.ordinal - 1) % c_quantum + 1,
                 NULL::bigint,
                 CASE
-                    WHEN v_ordinal[outcome.visit] > 1 THEN v_ring.position[v_ordinal[outcome.visit] - 1]
+                    WHEN v_ordinal[outcome.visit] > 1 THEN v_look.position[v_ordinal[outcome.visit] - 1]
                     WHEN outcome.ordinal <= c_quantum THEN v_cursor
-                    ELSE v_ring.position[1]
+                    ELSE v_look.position[1]
                 END,
                 NULL::bigint,
-                v_ring.position[v_ordinal[outcome.visit]],
-                v_ring.position[v_ordinal[outcome.visit]],
+                v_look.position[v_ordinal[outcome.visit]],
+                v_look.position[v_ordinal[outcome.visit]],
                 run.scope_key,
                 CASE outcome.class
                     WHEN 'expired' THEN 'expired_recovery'
@@ -1127,14 +1201,14 @@ BEGIN
         IF p_trace THEN
             v_rank := 1;
             FOR v_visit IN 1..v_walked + v_repeat - 1 LOOP
-                v_place := least(v_visit, v_ring.n);
+                v_place := least(v_visit, v_look.n);
                 row_kind := 'inspection';
                 transaction_id := pg_current_xact_id()::text::bigint;
                 visit_ordinal := v_inspections + v_visit;
                 cursor_before := CASE WHEN v_visit = 1 THEN v_cursor ELSE cursor_after END;
-                cursor_after := v_ring.position[v_place];
-                ring_position := v_ring.position[v_place];
-                scope_key := v_ring.scope[v_place];
+                cursor_after := v_look.position[v_place];
+                ring_position := v_look.position[v_place];
+                scope_key := v_look.scope[v_place];
                 IF v_ordinal[v_rank] = v_place THEN
                     disposition := v_disposition[v_rank];
                     outcome_count := v_granted[v_rank];
@@ -1153,19 +1227,21 @@ BEGIN
             epoch_delta := 0;
         END IF;
 
-        -- Between the planned positions lie those that nothing can be granted to.
-        v_count := cardinality(array_positions(v_look.queued[:v_walked], true))
-            - cardinality(array_positions(v_has_queue[:v_planned], true));
-        v_capped := v_capped + v_count;
-        v_empty := v_empty + v_walked - v_planned - v_count;
+        IF v_walked > v_planned THEN
+            -- Between the planned positions lie those that nothing can be granted to.
+            v_count := cardinality(array_positions(v_look.queued[:v_walked], true))
+                - cardinality(array_positions(v_has_queue, true));
+            v_capped := v_capped + v_count;
+            v_empty := v_empty + v_walked - v_planned - v_count;
+        END IF;
         v_outcomes := v_outcomes + cardinality(v_out_id);
         v_demand := v_demand - cardinality(v_out_id);
         v_inspections := v_inspections + v_walked + v_repeat - 1;
         v_visits := v_visits - (v_walked + v_repeat - 1);
         v_laps := v_laps + v_repeat - 1;
-        v_cursor := v_ring.position[v_walked];
+        v_cursor := v_look.position[v_walked];
         v_from := v_cursor;
-        IF v_walked = v_ring.n AND v_ring.n < v_chunk THEN
+        IF v_walked = v_look.n AND v_look.n < v_chunk THEN
             v_wrapping := true;
             v_from := 0;
         END IF;

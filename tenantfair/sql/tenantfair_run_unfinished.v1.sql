@@ -7,8 +7,7 @@
 -- true only when a run finishes, is revived or changes hands, so claims and heartbeats pass without a call.
 -- Runs as the owner, so that a role that may only enqueue needs no rights on the counts.
 
--- The rule of tenantfair.tenants.validate_tenant; NULL, the tenantless scope, is well formed. The CHECK of
--- tenantfair_partition says the same.
+-- The rule of tenantfair.tenants.validate_tenant; NULL, the tenantless scope, is well formed.
 CREATE OR REPLACE FUNCTION tenantfair_tenant_is_well_formed(p_tenant_id text)
     RETURNS boolean
     LANGUAGE sql

@@ -346,9 +346,14 @@ def inserted(text: str, addition: str, *, after: str = "", before: str = "") -> 
 
 
 def stopping_before_locks() -> str:
-    """The shipped function with a barrier between reading a page and locking its rows, both times."""
+    """The shipped function with a barrier between reading rows and locking them, each time."""
     text = inserted(
         SHIPPED,
+        "            CROSS JOIN LATERAL (SELECT tests_barrier() WHERE (head.id IS NULL) IS NOT NULL) AS barrier",
+        after=") AS head ON true",
+    )
+    text = inserted(
+        text,
         "            CROSS JOIN LATERAL (SELECT tests_barrier() WHERE page.id IS NOT NULL) AS barrier",
         after=") AS page",
     )

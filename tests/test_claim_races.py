@@ -14,7 +14,7 @@ from tests.claim_support import NOW, SHIPPED, Bench, Session, at, bench, in_back
 pytestmark = pytest.mark.django_db
 
 BARRIER = "        PERFORM tests_barrier();"
-BEFORE_THE_PARTITIONS = "-- Partitions: locked in a statement of their own"
+BEFORE_THE_PARTITIONS = "v_tried := NULL;"
 COUNT_TOO_EARLY = """
         v_known_scope := v_scope[:v_planned];
         SELECT array_agg((SELECT count(*) FROM tenantfair_run AS run WHERE run.scope_key = visit.scope
@@ -83,6 +83,15 @@ def test_random_claims_and_finishes_never_pass_a_cap_nor_claim_twice(domain: Ben
     tokens = [token for each in calls for token in result(each)]
     assert len(tokens) == len(set(tokens))
     assert domain.db.execute("SELECT max(claim_attempts) FROM tenantfair_run").fetchone()[0] == 1
+
+
+@pytest.mark.conformance(136)
+def test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit(domain: Bench) -> None:
+    rows = domain.queued("a", 5)
+    stopped = domain.function("claim_stopped", inserted(SHIPPED, BARRIER, before=BEFORE_THE_PARTITIONS))
+    found = domain.while_stopped(lambda: domain.override("a", 2), stopped, demand=5)
+    assert domain.ids(found.outcomes) == rows[:2]
+    assert domain.admitted("a") == rows[:2]
 
 
 @pytest.mark.conformance(175)

@@ -107,6 +107,18 @@ def test_filled_demand_stops_the_walk_at_once(domain: Bench, demand: int, visits
     assert domain.cursor() == (0, domain.position(names[visits - 1]))
 
 
+@pytest.mark.conformance(45)
+def test_walk_ends_at_the_last_position_of_its_plan_however_far_the_probe_has_looked(domain: Bench) -> None:
+    names = scopes(14)
+    for name in names[:4]:
+        domain.waiting(name)
+    for name in names[4:]:
+        domain.queued(name, 9)
+    found = domain.claim(2)
+    assert (found.visited, found.scopes) == (names[:6], names[4:6])
+    assert domain.cursor() == (0, domain.position(names[5]))
+
+
 @pytest.mark.conformance(47)
 def test_any_cursor_is_a_place_to_go_on_from(domain: Bench) -> None:
     """Beyond every position, at a deleted one, and between sparse ones."""
@@ -126,7 +138,7 @@ def test_any_cursor_is_a_place_to_go_on_from(domain: Bench) -> None:
 @pytest.mark.conformance(48)
 def test_scope_that_joins_under_a_plan_waits_for_the_next(domain: Bench) -> None:
     stopped = domain.function(
-        "claim_stopped", inserted(SHIPPED, "PERFORM tests_barrier();", before="v_admitted := NULL;")
+        "claim_stopped", inserted(SHIPPED, "PERFORM tests_barrier();", before="v_tried := NULL;")
     )
     domain.queued("a", 5)
     found = domain.while_stopped(lambda: domain.queued("b", 5), stopped, 2)

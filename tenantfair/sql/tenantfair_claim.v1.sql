@@ -79,6 +79,7 @@ CREATE OR REPLACE FUNCTION tenantfair_claim(
     SET enable_bitmapscan = off
     SET enable_hashjoin = off
     SET enable_mergejoin = off
+    SET enable_memoize = off
     SET jit = off
 AS $tenantfair_claim$
 #variable_conflict use_column
@@ -87,6 +88,11 @@ DECLARE
     c_page    CONSTANT integer := 16;
     c_grants  CONSTANT integer := 32;
     c_workers CONSTANT integer := 32;
+
+    -- what the probe finds at a position: queued work alone, admitted work too, or expired or poisoned runs
+    c_plain   CONSTANT integer := 0;
+    c_mixed   CONSTANT integer := 1;
+    c_careful CONSTANT integer := 2;
 
     v_call_token     CONSTANT uuid := gen_random_uuid();
     v_caller_timeout CONSTANT text := current_setting('lock_timeout');
@@ -121,12 +127,14 @@ DECLARE
     v_want      integer;
     v_chunk     integer;
     v_look      record;
+    v_seen      integer;
     v_ordinal   integer[];
     v_can       integer[];
     v_scope     text[];
     v_careful   boolean[];
     v_has_queue boolean[];
     v_fits      boolean[];
+    v_plain     boolean;
 
     -- the plan: one element per planned visit
     v_planned     integer;
@@ -147,16 +155,18 @@ DECLARE
     v_known_admitted integer[];
 
     -- rows frozen, locked and kept on the way
+    v_heads  record;
     v_simple record;
     v_page   record;
     v_kept   record;
+    v_tried  integer[];
     v_locked bigint[];
     v_slots  integer;
     v_rank   integer;
 
     -- the outcomes of the plan
     v_out_visit    integer[];
-    v_out_id       bigint[];
+    v_out_row      tid[];
     v_out_class    text[];
     v_out_poison   boolean[];
     v_out_eligible timestamptz[];
@@ -274,32 +284,22 @@ BEGIN
                     -- Everything unfinished fits below the cap: nothing to count.
                     part.cap >= ahead.unfinished_count AS fits
                 FROM (
-                    SELECT
-                        schedule.ring_position,
-                        schedule.scope_key,
-                        schedule.unfinished_count,
-                        lap.start,
-                        row_number() OVER ()::integer AS place
-                    FROM (
-                        -- With nobody left ahead the next lap begins.
-                        SELECT coalesce(
+                    SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
+                    FROM tenantfair_schedule AS schedule
+                    WHERE schedule.in_ring
+                        AND schedule.ring_position > coalesce(
                             (
                                 SELECT v_from
-                                FROM tenantfair_schedule AS schedule
-                                WHERE schedule.in_ring AND schedule.ring_position > v_from
-                                ORDER BY schedule.ring_position
+                                FROM tenantfair_schedule AS next
+                                WHERE next.in_ring AND next.ring_position > v_from
+                                ORDER BY next.ring_position
                                 LIMIT 1
                             ),
+                            -- With nobody left ahead the next lap begins.
                             0
-                        ) AS start
-                    ) AS lap
-                    CROSS JOIN LATERAL (
-                        SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
-                        FROM tenantfair_schedule AS schedule
-                        WHERE schedule.in_ring AND schedule.ring_position > lap.start
-                        ORDER BY schedule.ring_position
-                        LIMIT v_chunk
-                    ) AS schedule
+                        )
+                    ORDER BY schedule.ring_position
+                    LIMIT v_chunk
                 ) AS ahead
                 CROSS JOIN LATERAL (
                     SELECT coalesce(found.max_active, v_policy.max_active) AS cap
@@ -308,23 +308,28 @@ BEGIN
                     LIMIT 1
                 ) AS part
             ),
-            admitted AS (
+            look AS (
                 SELECT
-                    ring.*,
-                    claimed.expired + ready.due AS n,
-                    claimed.expired > 0 AS expired,
-                    claimed.poison OR ready.poison AS poison,
-                    CASE WHEN NOT ring.fits THEN greatest(ring.cap - claimed.n - ready.n, 0) ELSE c_quantum END AS slots
+                    ring.ring_position,
+                    ring.scope_key,
+                    ring.fits,
+                    queue.n > 0 AS queued,
+                    claimed.expired + ready.due + CASE
+                        WHEN ring.fits THEN queue.n
+                        ELSE least(queue.n, greatest(ring.cap - claimed.n - ready.n, 0))
+                    END AS can,
+                    CASE
+                        WHEN claimed.expired > 0 OR ready.poison OR queue.poison THEN c_careful
+                        WHEN ready.due > 0 THEN c_mixed
+                        ELSE c_plain
+                    END AS kind
                 FROM ring
                 CROSS JOIN LATERAL (
                     SELECT
                         count(*) AS n,
-                        count(*) FILTER (WHERE run.claimed_at < p_expired_before) AS expired,
-                        coalesce(
-                            bool_or(run.claimed_at < p_expired_before AND run.claim_attempts >= p_max_attempts), false
-                        ) AS poison
+                        count(*) FILTER (WHERE run.claimed_at < p_expired_before) AS expired
                     FROM (
-                        SELECT run.claimed_at, run.claim_attempts
+                        SELECT run.claimed_at
                         FROM tenantfair_run AS run
                         WHERE run.scope_key = ring.scope_key
                             AND run.claim_token IS NOT NULL
@@ -346,17 +351,20 @@ BEGIN
                             AND run.wake_at <= CASE WHEN ring.fits THEN p_now ELSE 'infinity' END
                             AND run.tenant_admitted_at IS NOT NULL
                         ORDER BY run.wake_at, run.id
-                        LIMIT CASE WHEN ring.fits THEN c_page ELSE greatest(ring.cap, c_page) END
+                        LIMIT CASE
+                            -- Mostly nobody has any, and one look tells.
+                            WHEN NOT EXISTS (
+                                SELECT
+                                FROM tenantfair_run AS anybody
+                                WHERE anybody.wake_at IS NOT NULL AND anybody.tenant_admitted_at IS NOT NULL
+                                ORDER BY anybody.scope_key, anybody.wake_at, anybody.id
+                                LIMIT 1
+                            ) THEN 0
+                            WHEN ring.fits THEN c_page
+                            ELSE greatest(ring.cap, c_page)
+                        END
                     ) AS run
                 ) AS ready
-            ),
-            look AS (
-                SELECT
-                    admitted.*,
-                    admitted.n + least(queue.n, admitted.slots) AS can,
-                    queue.n > 0 AS has_queue,
-                    admitted.poison OR queue.poison AS uneven
-                FROM admitted
                 CROSS JOIN LATERAL (
                     SELECT
                         count(*) AS n,
@@ -364,7 +372,7 @@ BEGIN
                     FROM (
                         SELECT run.claim_attempts
                         FROM tenantfair_run AS run
-                        WHERE run.scope_key = admitted.scope_key
+                        WHERE run.scope_key = ring.scope_key
                             AND run.wake_at <= p_now
                             AND run.tenant_admitted_at IS NULL
                         ORDER BY run.wake_at, run.id
@@ -373,46 +381,55 @@ BEGIN
                 ) AS queue
             )
             SELECT
-                count(*)::integer AS n,
-                min(look.start) AS start,
                 array_agg(look.ring_position) AS position,
                 array_agg(look.scope_key) AS scope,
-                array_agg(look.has_queue) AS queued,
-                -- of the positions that may be granted something
-                array_agg(look.place) FILTER (WHERE look.can > 0 OR look.uneven) AS ordinal,
-                array_agg(least(look.can, c_quantum)::integer) FILTER (WHERE look.can > 0 OR look.uneven) AS can,
-                array_agg(look.scope_key) FILTER (WHERE look.can > 0 OR look.uneven) AS grantable,
-                array_agg(look.expired OR look.uneven) FILTER (WHERE look.can > 0 OR look.uneven) AS careful,
-                array_agg(look.has_queue) FILTER (WHERE look.can > 0 OR look.uneven) AS has_queue,
-                array_agg(look.fits) FILTER (WHERE look.can > 0 OR look.uneven) AS fits,
-                array_agg(look.uneven) FILTER (WHERE look.can > 0 OR look.uneven) AS uneven,
-                array_agg(look.cap) FILTER (WHERE look.can > 0 OR look.uneven) AS cap
+                array_agg(look.queued) AS queued,
+                array_agg(look.fits) AS fits,
+                array_agg(least(look.can, c_quantum)::integer) AS can,
+                array_agg(look.kind) AS kind
             INTO v_look
             FROM look;
-            EXIT WHEN v_look.n = 0;
+            EXIT WHEN v_look.position IS NULL;
+            v_seen := cardinality(v_look.position);
 
-            IF true = ANY (v_look.uneven) THEN
-                -- Poison frees slots, or uses none: what fits has to be counted out.
+            v_plain := c_plain = ALL (v_look.kind);
+            IF v_plain AND 0 < ALL (v_look.can) THEN
+                v_planned := least(v_seen, v_want);
+                v_ordinal := NULL;
+                v_can := v_look.can[:v_planned];
+                v_scope := v_look.scope[:v_planned];
+                v_careful := array_fill(false, ARRAY[v_planned]);
+                v_has_queue := v_look.queued[:v_planned];
+                v_fits := v_look.fits[:v_planned];
+            ELSE
+                v_planned := 0;
                 v_ordinal := '{}';
                 v_can := '{}';
                 v_scope := '{}';
                 v_careful := '{}';
                 v_has_queue := '{}';
                 v_fits := '{}';
-                FOR v_place IN 1..cardinality(v_look.ordinal) LOOP
+                FOR v_place IN 1..CASE WHEN v_plain AND 0 = ALL (v_look.can) THEN 0 ELSE v_seen END LOOP
                     v_count := v_look.can[v_place];
-                    IF v_look.uneven[v_place] THEN
-                        WITH admitted AS (
+                    IF v_look.kind[v_place] = c_careful THEN
+                        -- Poison frees slots, or uses none: what fits has to be counted out.
+                        WITH part AS (
+                            SELECT coalesce(found.max_active, v_policy.max_active) AS cap
+                            FROM tenantfair_partition AS found
+                            WHERE found.scope_key = v_look.scope[v_place]
+                        ),
+                        admitted AS (
                             SELECT
+                                part.cap,
                                 (
                                     SELECT count(*)
                                     FROM (
                                         SELECT
                                         FROM tenantfair_run AS run
-                                        WHERE run.scope_key = v_look.grantable[v_place]
+                                        WHERE run.scope_key = v_look.scope[v_place]
                                             AND run.claim_token IS NOT NULL
                                             AND run.tenant_admitted_at IS NOT NULL
-                                        LIMIT v_look.cap[v_place]::bigint + c_page
+                                        LIMIT part.cap::bigint + c_page
                                     ) AS admitted_claimed
                                 )
                                 + (
@@ -420,18 +437,19 @@ BEGIN
                                     FROM (
                                         SELECT
                                         FROM tenantfair_run AS run
-                                        WHERE run.scope_key = v_look.grantable[v_place]
+                                        WHERE run.scope_key = v_look.scope[v_place]
                                             AND run.wake_at IS NOT NULL
                                             AND run.tenant_admitted_at IS NOT NULL
-                                        LIMIT v_look.cap[v_place]::bigint + c_page
+                                        LIMIT part.cap::bigint + c_page
                                     ) AS admitted_ready
                                 ) AS n
+                            FROM part
                         ),
                         served AS (
                             (
                                 SELECT run.claim_attempts
                                 FROM tenantfair_run AS run
-                                WHERE run.scope_key = v_look.grantable[v_place]
+                                WHERE run.scope_key = v_look.scope[v_place]
                                     AND run.wake_at <= p_now
                                     AND run.tenant_admitted_at IS NOT NULL
                                 ORDER BY run.wake_at, run.id
@@ -441,7 +459,7 @@ BEGIN
                             (
                                 SELECT run.claim_attempts
                                 FROM tenantfair_run AS run
-                                WHERE run.scope_key = v_look.grantable[v_place]
+                                WHERE run.scope_key = v_look.scope[v_place]
                                     AND run.claim_token IS NOT NULL
                                     AND run.claimed_at < p_expired_before
                                     AND run.tenant_admitted_at IS NOT NULL
@@ -460,7 +478,7 @@ BEGIN
                             FROM (
                                 SELECT run.wake_at, run.id, run.claim_attempts
                                 FROM tenantfair_run AS run
-                                WHERE run.scope_key = v_look.grantable[v_place]
+                                WHERE run.scope_key = v_look.scope[v_place]
                                     AND run.wake_at <= p_now
                                     AND run.tenant_admitted_at IS NULL
                                 ORDER BY run.wake_at, run.id
@@ -477,35 +495,29 @@ BEGIN
                             freed.n + (
                                 SELECT count(*)
                                 FROM queue
-                                WHERE queue.used < v_look.cap[v_place] - admitted.n + freed.poison
+                                WHERE queue.used < admitted.cap - admitted.n + freed.poison
                             )
                         INTO v_count
                         FROM admitted, freed;
                     END IF;
                     CONTINUE WHEN v_count = 0;
-                    v_ordinal := v_ordinal || v_look.ordinal[v_place];
-                    v_can := v_can || least(v_count, c_quantum);
-                    v_scope := v_scope || v_look.grantable[v_place];
-                    v_careful := v_careful || v_look.careful[v_place];
-                    v_has_queue := v_has_queue || v_look.has_queue[v_place];
-                    v_fits := v_fits || v_look.fits[v_place];
+                    v_planned := v_planned + 1;
+                    v_ordinal[v_planned] := v_place;
+                    v_can[v_planned] := least(v_count, c_quantum);
+                    v_scope[v_planned] := v_look.scope[v_place];
+                    v_careful[v_planned] := v_look.kind[v_place] = c_careful;
+                    v_has_queue[v_planned] := v_look.queued[v_place];
+                    v_fits[v_planned] := v_look.fits[v_place];
+                    EXIT WHEN v_planned = v_want;
                 END LOOP;
-            ELSE
-                v_ordinal := v_look.ordinal;
-                v_can := v_look.can;
-                v_scope := v_look.grantable;
-                v_careful := v_look.careful;
-                v_has_queue := v_look.has_queue;
-                v_fits := v_look.fits;
             END IF;
-            v_planned := least(coalesce(cardinality(v_ordinal), 0), v_want);
 
-            EXIT WHEN v_planned = v_want OR v_look.n < v_chunk OR v_chunk = v_visits;
+            EXIT WHEN v_planned = v_want OR v_seen < v_chunk OR v_chunk = v_visits;
             v_chunk := least(v_chunk * 8, v_visits);
         END LOOP;
 
-        EXIT WHEN v_look.n = 0;
-        IF v_look.start < v_from THEN
+        EXIT WHEN v_look.position IS NULL;
+        IF v_look.position[1] <= v_from THEN
             v_wrapping := true;
             v_from := 0;
         END IF;
@@ -519,10 +531,10 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         IF v_planned = 0 THEN
             -- A whole lap seen at once and nothing in it: every further lap of this call is the same.
-            v_walked := CASE WHEN v_from = 0 AND v_look.n < v_chunk THEN v_visits ELSE v_look.n END;
+            v_walked := CASE WHEN v_from = 0 AND v_seen < v_chunk THEN v_visits ELSE v_seen END;
             IF p_trace THEN
                 FOR v_visit IN 1..v_walked LOOP
-                    v_place := (v_visit - 1) % v_look.n + 1;
+                    v_place := (v_visit - 1) % v_seen + 1;
                     row_kind := 'inspection';
                     transaction_id := pg_current_xact_id()::text::bigint;
                     visit_ordinal := v_inspections + v_visit;
@@ -535,17 +547,17 @@ BEGIN
                     RETURN NEXT;
                 END LOOP;
             END IF;
-            v_place := (v_walked - 1) % v_look.n + 1;
-            v_count := cardinality(array_positions(v_look.queued, true)) * ((v_walked - 1) / v_look.n)
+            v_place := (v_walked - 1) % v_seen + 1;
+            v_count := cardinality(array_positions(v_look.queued, true)) * ((v_walked - 1) / v_seen)
                 + cardinality(array_positions(v_look.queued[:v_place], true));
             v_capped := v_capped + v_count;
             v_empty := v_empty + v_walked - v_count;
-            v_laps := v_laps + (v_walked - 1) / v_look.n;
+            v_laps := v_laps + (v_walked - 1) / v_seen;
             v_cursor := v_look.position[v_place];
             v_from := v_cursor;
             v_inspections := v_inspections + v_walked;
             v_visits := v_visits - v_walked;
-            IF v_look.n < v_chunk THEN
+            IF v_seen < v_chunk THEN
                 v_wrapping := true;
                 v_from := 0;
             END IF;
@@ -566,150 +578,125 @@ BEGIN
                 v_left := v_left - v_quantum[v_visit];
                 EXIT WHEN v_left = 0;
             END LOOP;
-            v_planned := cardinality(v_quantum);
+            IF v_planned > cardinality(v_quantum) THEN
+                v_planned := cardinality(v_quantum);
+                v_scope := v_scope[:v_planned];
+                v_careful := v_careful[:v_planned];
+                v_has_queue := v_has_queue[:v_planned];
+                v_fits := v_fits[:v_planned];
+            END IF;
         END IF;
-        v_walked := v_ordinal[v_planned];
-        v_scope := v_scope[:v_planned];
-        v_careful := v_careful[:v_planned];
-        v_has_queue := v_has_queue[:v_planned];
+        IF v_ordinal IS NULL THEN
+            v_walked := v_planned;
+        ELSE
+            v_walked := v_ordinal[v_planned];
+        END IF;
 
         -- In a ring of one, seen whole, the next laps go to the same position: they are served with the first one,
         -- as long as nothing is missed. What is missed ends that, and the first lap is made by itself.
-        v_alone := v_left > 0 AND v_from = 0 AND v_look.n = 1 AND v_chunk > 1 AND v_can[1] = c_quantum AND NOT v_careful[1];
+        v_alone := v_left > 0 AND v_from = 0 AND v_seen = 1 AND v_chunk > 1 AND v_can[1] = c_quantum AND NOT v_careful[1];
         IF v_alone THEN
             v_quantum[1] := least(v_demand, c_quantum * least(v_grants, v_visits));
         END IF;
         v_repeat := 1;
 
         ------------------------------------------------------------------------------------------------
-        -- Partitions: locked in a statement of their own, so that the counts that follow see what is committed.
+        -- Heads: where the probe saw queued work alone and enough of it, lock all partitions and the heads of all
+        -- queues; then, in a fresh snapshot, see that they are the heads still and fit below the caps. All of it
+        -- stands, or what was locked is all that the visits, made the long way below, have to choose from.
         ------------------------------------------------------------------------------------------------
-        SELECT array_agg(CASE WHEN locked.found THEN coalesce(locked.max_active, v_policy.max_active) END)
-        INTO v_cap
-        FROM unnest(v_scope) AS visit (scope_key)
-        LEFT JOIN LATERAL (
-            SELECT true AS found, part.max_active
-            FROM tenantfair_partition AS part
-            WHERE part.scope_key = visit.scope_key
-            FOR NO KEY UPDATE SKIP LOCKED
-        ) AS locked ON true;
-        v_admitted := NULL;
-        IF v_known_scope IS NOT NULL THEN
-            FOR v_visit IN 1..v_planned LOOP
-                v_admitted[v_visit] := v_known_admitted[array_position(v_known_scope, v_scope[v_visit])];
-            END LOOP;
-        END IF;
-
-        LOOP
-            ------------------------------------------------------------------------------------------------
-            -- Simple visits, all at once: count, freeze a page of candidates, lock as many of it as the quantum asks.
-            ------------------------------------------------------------------------------------------------
+        v_whole := false;
+        v_tried := NULL;
+        IF v_plain AND v_known_scope IS NULL AND (v_left = 0 OR v_alone AND v_fits[1]) THEN
             SELECT
                 array_agg(visit.ordinal::integer) AS visit,
-                array_agg(admitted.n) AS admitted,
-                array_agg(locked.id) AS id,
-                array_agg(locked.queued) AS queued,
-                array_agg(locked.wake_at) AS eligible,
-                count(locked.id) FILTER (WHERE locked.queued)::integer AS promotable
-            INTO v_simple
-            FROM unnest(v_scope, v_careful, v_has_queue, v_quantum, v_cap, v_admitted, v_fits[:v_planned])
-                WITH ORDINALITY AS visit (scope_key, careful, has_queue, quantum, cap, admitted, fits, ordinal)
+                array_agg(run.id) AS id
+            INTO v_heads
+            FROM unnest(v_scope, v_quantum) WITH ORDINALITY AS visit (scope_key, quantum, ordinal)
             CROSS JOIN LATERAL (
                 SELECT
-                    CASE
-                        WHEN visit.admitted IS NOT NULL THEN visit.admitted
-                        WHEN NOT visit.has_queue THEN NULL
-                        -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0014).
-                        WHEN visit.fits
-                            AND visit.cap >= (
-                                SELECT schedule.unfinished_count
-                                FROM tenantfair_schedule AS schedule
-                                WHERE schedule.scope_key = visit.scope_key
-                                LIMIT 1
-                            )
-                        THEN NULL
-                        ELSE
-                            (
-                                SELECT count(*)
-                                FROM (
-                                    SELECT
-                                    FROM tenantfair_run AS run
-                                    WHERE run.scope_key = visit.scope_key
-                                        AND run.claim_token IS NOT NULL
-                                        AND run.tenant_admitted_at IS NOT NULL
-                                    LIMIT visit.cap
-                                ) AS admitted_claimed
-                            )
-                            + (
-                                SELECT count(*)
-                                FROM (
-                                    SELECT
-                                    FROM tenantfair_run AS run
-                                    WHERE run.scope_key = visit.scope_key
-                                        AND run.wake_at IS NOT NULL
-                                        AND run.tenant_admitted_at IS NOT NULL
-                                    LIMIT visit.cap
-                                ) AS admitted_ready
-                            )
-                    END::integer AS n
-            ) AS admitted
+                FROM tenantfair_partition AS part
+                WHERE part.scope_key = visit.scope_key
+                LIMIT 1
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS part
             LEFT JOIN LATERAL (
-                SELECT run.id, page.queued, page.wake_at
-                FROM (
-                    SELECT candidate.id, candidate.wake_at, candidate.queued
-                    FROM (
-                        (
-                            SELECT run.id, run.wake_at, false AS queued
-                            FROM tenantfair_run AS run
-                            WHERE run.scope_key = visit.scope_key
-                                AND run.wake_at <= p_now
-                                AND run.tenant_admitted_at IS NOT NULL
-                            ORDER BY run.wake_at, run.id
-                            LIMIT greatest(c_page, visit.quantum)
-                        )
-                        UNION ALL
-                        (
-                            SELECT run.id, run.wake_at, true
-                            FROM tenantfair_run AS run
-                            WHERE run.scope_key = visit.scope_key
-                                AND run.wake_at <= p_now
-                                AND run.tenant_admitted_at IS NULL
-                            ORDER BY run.wake_at, run.id
-                            -- A FIFO prefix can use no more than this, so no more is frozen.
-                            LIMIT CASE
-                                WHEN visit.has_queue THEN least(visit.quantum, greatest(visit.cap - coalesce(admitted.n, 0), 0))
-                                ELSE 0
-                            END
-                        )
-                    ) AS candidate
-                    ORDER BY candidate.queued, candidate.wake_at, candidate.id
-                    LIMIT greatest(c_page, visit.quantum)
-                ) AS page
-                CROSS JOIN LATERAL (
-                    SELECT found.id
-                    FROM tenantfair_run AS found
-                    WHERE found.id = page.id
-                    LIMIT 1
-                    FOR NO KEY UPDATE SKIP LOCKED
-                ) AS run
+                SELECT run.id
+                FROM tenantfair_run AS run
+                WHERE run.scope_key = visit.scope_key
+                    AND run.wake_at <= p_now
+                    AND run.tenant_admitted_at IS NULL
+                ORDER BY run.wake_at, run.id
                 LIMIT visit.quantum
-            ) AS locked ON true
-            WHERE visit.cap IS NOT NULL AND NOT visit.careful;
+            ) AS head ON true
+            LEFT JOIN LATERAL (
+                SELECT found.id
+                FROM tenantfair_run AS found
+                WHERE found.id = head.id
+                LIMIT 1
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS run ON true;
+            v_tried := coalesce(v_heads.visit, '{}');
+            v_locked := v_heads.id;
 
-            ------------------------------------------------------------------------------------------------
-            -- Recheck in a fresh snapshot: admitted rows one by one, the queue as an unbroken run of locked heads.
-            ------------------------------------------------------------------------------------------------
-            -- Mostly all that the plan asks for is queued and locked, and still the heads of their queues.
-            v_whole := v_simple.promotable = CASE WHEN v_alone THEN cardinality(v_simple.id) ELSE v_demand - v_left END;
-            IF v_whole THEN
-                IF v_alone THEN
-                    v_quantum[1] := least(v_quantum[1], v_cap[1] - v_simple.admitted[1]);
-                END IF;
-                SELECT array_agg(head.id) = v_simple.id AND bool_and(head.claim_attempts < p_max_attempts)
-                INTO v_whole
-                FROM unnest(v_scope, v_quantum) AS visit (scope_key, quantum)
+            IF v_alone OR cardinality(v_locked) = v_demand THEN
+                SELECT
+                    array_agg(head.id) = v_locked
+                        AND bool_and(head.claim_attempts < p_max_attempts)
+                        AND bool_and(room.enough) AS stand,
+                    array_agg(visit.ordinal::integer) AS visit,
+                    array_agg(head.ctid) AS row,
+                    array_agg(head.wake_at) AS eligible
+                INTO v_heads
+                FROM unnest(v_scope, v_quantum, v_fits) WITH ORDINALITY AS visit (scope_key, quantum, fits, ordinal)
                 CROSS JOIN LATERAL (
-                    SELECT run.id, run.claim_attempts
+                    SELECT coalesce(found.max_active, v_policy.max_active) AS cap
+                    FROM tenantfair_partition AS found
+                    WHERE found.scope_key = visit.scope_key
+                    LIMIT 1
+                ) AS part
+                CROSS JOIN LATERAL (
+                    SELECT
+                        CASE
+                            -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0014).
+                            WHEN visit.fits
+                                AND part.cap >= (
+                                    SELECT schedule.unfinished_count
+                                    FROM tenantfair_schedule AS schedule
+                                    WHERE schedule.scope_key = visit.scope_key
+                                    LIMIT 1
+                                )
+                            THEN true
+                            WHEN v_alone THEN false
+                            ELSE
+                                part.cap - visit.quantum >= (
+                                    SELECT count(*)
+                                    FROM (
+                                        SELECT
+                                        FROM tenantfair_run AS run
+                                        WHERE run.scope_key = visit.scope_key
+                                            AND run.claim_token IS NOT NULL
+                                            AND run.tenant_admitted_at IS NOT NULL
+                                        LIMIT part.cap
+                                    ) AS admitted_claimed
+                                )
+                                + (
+                                    SELECT count(*)
+                                    FROM (
+                                        SELECT
+                                        FROM tenantfair_run AS run
+                                        WHERE run.scope_key = visit.scope_key
+                                            AND run.wake_at IS NOT NULL
+                                            AND run.tenant_admitted_at IS NOT NULL
+                                        LIMIT part.cap
+                                    ) AS admitted_ready
+                                )
+                        END AS enough
+                    -- Evaluated once, not once for each head.
+                    OFFSET 0
+                ) AS room
+                CROSS JOIN LATERAL (
+                    SELECT run.id, run.ctid, run.wake_at, run.claim_attempts
                     FROM tenantfair_run AS run
                     WHERE run.scope_key = visit.scope_key
                         AND run.wake_at <= p_now
@@ -717,98 +704,236 @@ BEGIN
                     ORDER BY run.wake_at, run.id
                     LIMIT visit.quantum
                 ) AS head;
+                v_whole := coalesce(v_heads.stand, false);
             END IF;
-            IF v_whole THEN
-                v_granted := CASE WHEN v_alone THEN ARRAY[v_simple.promotable] ELSE v_quantum END;
-                v_promoted := v_granted;
-                v_out_visit := v_simple.visit;
-                v_out_id := v_simple.id;
-                v_out_class := array_fill('queued_ready'::text, ARRAY[v_simple.promotable]);
-                v_out_poison := array_fill(false, ARRAY[v_simple.promotable]);
-                v_out_eligible := v_simple.eligible;
-                EXIT;
-            ELSIF v_alone THEN
-                v_alone := false;
-                v_quantum[1] := c_quantum;
-                CONTINUE;
-            END IF;
-
-            v_granted := array_fill(0, ARRAY[v_planned]);
-            v_promoted := v_granted;
-            v_out_visit := '{}';
-            v_out_id := '{}';
-            v_out_class := '{}';
-            v_out_poison := '{}';
-            v_out_eligible := '{}';
-
-            SELECT
-                array_agg(kept.visit) AS visit,
-                array_agg(kept.id) AS id,
-                array_agg(kept.queued) AS queued,
-                array_agg(kept.wake_at) AS eligible,
-                array_agg(kept.fit) AS fit
-            INTO v_kept
-            FROM (
-                SELECT frozen.visit, run.id, false AS queued, run.wake_at, true AS fit
-                FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
-                CROSS JOIN LATERAL (SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1) AS run
-                WHERE NOT frozen.queued
-                    AND run.scope_key = v_scope[frozen.visit]
-                    AND run.wake_at <= p_now
-                    AND run.tenant_admitted_at IS NOT NULL
-                    AND run.claim_attempts < p_max_attempts
-                UNION ALL
-                SELECT
-                    queue.visit,
-                    head.id,
-                    true,
-                    head.wake_at,
-                    head.claim_attempts < p_max_attempts AND head.id = ANY (v_simple.id)
-                FROM (
-                    SELECT frozen.visit, count(*) AS n
-                    FROM unnest(v_simple.visit, v_simple.queued) AS frozen (visit, queued)
-                    WHERE frozen.queued
-                    GROUP BY frozen.visit
-                ) AS queue
-                CROSS JOIN LATERAL (
-                    SELECT run.id, run.wake_at, run.claim_attempts
-                    FROM tenantfair_run AS run
-                    WHERE run.scope_key = v_scope[queue.visit]
-                        AND run.wake_at <= p_now
-                        AND run.tenant_admitted_at IS NULL
-                    ORDER BY run.wake_at, run.id
-                    LIMIT queue.n
-                ) AS head
-                ORDER BY 1, 3, 4, 2
-            ) AS kept;
-
-            v_first := 0;
-            FOR v_place IN 1..coalesce(cardinality(v_kept.id), 0) LOOP
-                -- Null is no: the locked ids hold a null for every visit that locked nothing.
-                IF v_kept.fit[v_place] IS NOT TRUE THEN
-                    -- The rest of this visit's queue stands behind a head that is not ours.
-                    v_first := v_kept.visit[v_place];
-                END IF;
-                CONTINUE WHEN v_kept.visit[v_place] = v_first;
-                v_count := v_kept.visit[v_place];
-                v_granted[v_count] := v_granted[v_count] + 1;
-                v_promoted[v_count] := v_promoted[v_count] + v_kept.queued[v_place]::integer;
-                v_out_visit := v_out_visit || v_count;
-                v_out_id := v_out_id || v_kept.id[v_place];
-                v_out_class := v_out_class || CASE WHEN v_kept.queued[v_place] THEN 'queued_ready' ELSE 'admitted_ready' END;
-                v_out_poison := v_out_poison || false;
-                v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
-            END LOOP;
-
-            EXIT;
-        END LOOP;
-        IF v_alone THEN
-            v_repeat := (v_granted[1] + c_quantum - 1) / c_quantum;
         END IF;
 
-        IF v_whole AND cardinality(v_out_id) = v_demand THEN
+        IF v_whole THEN
+            v_out_visit := v_heads.visit;
+            v_out_row := v_heads.row;
+            v_out_eligible := v_heads.eligible;
+            v_count := cardinality(v_out_row);
+            v_out_class := array_fill('queued_ready'::text, ARRAY[v_count]);
+            v_out_poison := array_fill(false, ARRAY[v_count]);
+            v_granted := v_quantum;
             v_disposition := array_fill('grant'::text, ARRAY[v_planned]);
+            v_ready_served := true;
+            IF v_alone THEN
+                v_granted[1] := v_count;
+                v_repeat := (v_count + c_quantum - 1) / c_quantum;
+            END IF;
+            v_grants := v_grants - v_planned * v_repeat;
         ELSE
+            ------------------------------------------------------------------------------------------------
+            -- Partitions: locked in a statement of their own, so that the counts that follow see what is committed.
+            ------------------------------------------------------------------------------------------------
+            SELECT array_agg(CASE WHEN locked.found THEN coalesce(locked.max_active, v_policy.max_active) END)
+            INTO v_cap
+            FROM unnest(v_scope) WITH ORDINALITY AS visit (scope_key, ordinal)
+            LEFT JOIN LATERAL (
+                SELECT true AS found, part.max_active
+                FROM tenantfair_partition AS part
+                WHERE part.scope_key = visit.scope_key
+                    AND (v_tried IS NULL OR visit.ordinal = ANY (v_tried))
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS locked ON true;
+            v_admitted := NULL;
+            IF v_known_scope IS NOT NULL THEN
+                FOR v_visit IN 1..v_planned LOOP
+                    v_admitted[v_visit] := v_known_admitted[array_position(v_known_scope, v_scope[v_visit])];
+                END LOOP;
+            END IF;
+
+            LOOP
+                ------------------------------------------------------------------------------------------------
+                -- Simple visits, all at once: count, freeze a page of candidates, lock as many of it as the quantum asks.
+                ------------------------------------------------------------------------------------------------
+                SELECT
+                    array_agg(visit.ordinal::integer) AS visit,
+                    array_agg(admitted.n) AS admitted,
+                    array_agg(locked.id) AS id,
+                    array_agg(locked.queued) AS queued
+                INTO v_simple
+                FROM unnest(v_scope, v_careful, v_has_queue, v_quantum, v_cap, v_admitted, v_fits)
+                    WITH ORDINALITY AS visit (scope_key, careful, has_queue, quantum, cap, admitted, fits, ordinal)
+                CROSS JOIN LATERAL (
+                    SELECT
+                        CASE
+                            WHEN visit.admitted IS NOT NULL THEN visit.admitted
+                            WHEN NOT visit.has_queue THEN NULL
+                            -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0014).
+                            WHEN visit.fits
+                                AND visit.cap >= (
+                                    SELECT schedule.unfinished_count
+                                    FROM tenantfair_schedule AS schedule
+                                    WHERE schedule.scope_key = visit.scope_key
+                                    LIMIT 1
+                                )
+                            THEN NULL
+                            ELSE
+                                (
+                                    SELECT count(*)
+                                    FROM (
+                                        SELECT
+                                        FROM tenantfair_run AS run
+                                        WHERE run.scope_key = visit.scope_key
+                                            AND run.claim_token IS NOT NULL
+                                            AND run.tenant_admitted_at IS NOT NULL
+                                        LIMIT visit.cap
+                                    ) AS admitted_claimed
+                                )
+                                + (
+                                    SELECT count(*)
+                                    FROM (
+                                        SELECT
+                                        FROM tenantfair_run AS run
+                                        WHERE run.scope_key = visit.scope_key
+                                            AND run.wake_at IS NOT NULL
+                                            AND run.tenant_admitted_at IS NOT NULL
+                                        LIMIT visit.cap
+                                    ) AS admitted_ready
+                                )
+                        END::integer AS n
+                    OFFSET 0
+                ) AS admitted
+                LEFT JOIN LATERAL (
+                    SELECT run.id, page.queued
+                    FROM (
+                        SELECT candidate.id, candidate.wake_at, candidate.queued
+                        FROM (
+                            (
+                                SELECT run.id, run.wake_at, false AS queued
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = visit.scope_key
+                                    AND run.wake_at <= p_now
+                                    AND run.tenant_admitted_at IS NOT NULL
+                                ORDER BY run.wake_at, run.id
+                                LIMIT CASE WHEN v_tried IS NULL THEN greatest(c_page, visit.quantum) ELSE 0 END
+                            )
+                            UNION ALL
+                            (
+                                SELECT run.id, run.wake_at, true
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = visit.scope_key
+                                    AND run.wake_at <= p_now
+                                    AND run.tenant_admitted_at IS NULL
+                                ORDER BY run.wake_at, run.id
+                                -- A FIFO prefix can use no more than this, so no more is frozen.
+                                LIMIT CASE
+                                    WHEN visit.has_queue AND v_tried IS NULL
+                                    THEN least(visit.quantum, greatest(visit.cap - coalesce(admitted.n, 0), 0))
+                                    ELSE 0
+                                END
+                            )
+                            UNION ALL
+                            (
+                                SELECT run.id, run.wake_at, true
+                                FROM unnest(v_tried, v_locked) WITH ORDINALITY AS tried (visit, id, place)
+                                CROSS JOIN LATERAL (
+                                    SELECT found.id, found.wake_at
+                                    FROM tenantfair_run AS found
+                                    WHERE found.id = tried.id
+                                    LIMIT 1
+                                ) AS run
+                                WHERE tried.visit = visit.ordinal
+                                ORDER BY tried.place
+                                LIMIT least(visit.quantum, greatest(visit.cap - coalesce(admitted.n, 0), 0))
+                            )
+                        ) AS candidate
+                        ORDER BY candidate.queued, candidate.wake_at, candidate.id
+                        LIMIT greatest(c_page, visit.quantum)
+                    ) AS page
+                    CROSS JOIN LATERAL (
+                        SELECT found.id
+                        FROM tenantfair_run AS found
+                        WHERE found.id = page.id
+                        LIMIT 1
+                        FOR NO KEY UPDATE SKIP LOCKED
+                    ) AS run
+                    LIMIT visit.quantum
+                ) AS locked ON true
+                WHERE visit.cap IS NOT NULL AND NOT visit.careful;
+
+                ------------------------------------------------------------------------------------------------
+                -- Recheck in a fresh snapshot: admitted rows one by one, the queue as an unbroken run of locked heads.
+                ------------------------------------------------------------------------------------------------
+                v_granted := array_fill(0, ARRAY[v_planned]);
+                v_promoted := v_granted;
+                v_out_visit := '{}';
+                v_out_row := '{}';
+                v_out_class := '{}';
+                v_out_poison := '{}';
+                v_out_eligible := '{}';
+
+                SELECT
+                    array_agg(kept.visit) AS visit,
+                    array_agg(kept.id) AS id,
+                    array_agg(kept.row) AS row,
+                    array_agg(kept.queued) AS queued,
+                    array_agg(kept.wake_at) AS eligible,
+                    array_agg(kept.fit) AS fit
+                INTO v_kept
+                FROM (
+                    SELECT frozen.visit, run.id, run.ctid AS row, false AS queued, run.wake_at, true AS fit
+                    FROM unnest(v_simple.visit, v_simple.id, v_simple.queued) AS frozen (visit, id, queued)
+                    CROSS JOIN LATERAL (SELECT *, ctid FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1) AS run
+                    WHERE NOT frozen.queued
+                        AND run.scope_key = v_scope[frozen.visit]
+                        AND run.wake_at <= p_now
+                        AND run.tenant_admitted_at IS NOT NULL
+                        AND run.claim_attempts < p_max_attempts
+                    UNION ALL
+                    SELECT
+                        queue.visit,
+                        head.id,
+                        head.ctid,
+                        true,
+                        head.wake_at,
+                        head.claim_attempts < p_max_attempts AND head.id = ANY (v_simple.id)
+                    FROM (
+                        SELECT frozen.visit, count(*) AS n
+                        FROM unnest(v_simple.visit, v_simple.queued) AS frozen (visit, queued)
+                        WHERE frozen.queued
+                        GROUP BY frozen.visit
+                    ) AS queue
+                    CROSS JOIN LATERAL (
+                        SELECT run.id, run.ctid, run.wake_at, run.claim_attempts
+                        FROM tenantfair_run AS run
+                        WHERE run.scope_key = v_scope[queue.visit]
+                            AND run.wake_at <= p_now
+                            AND run.tenant_admitted_at IS NULL
+                        ORDER BY run.wake_at, run.id
+                        LIMIT queue.n
+                    ) AS head
+                    ORDER BY 1, 4, 5, 2
+                ) AS kept;
+
+                v_first := 0;
+                FOR v_place IN 1..coalesce(cardinality(v_kept.id), 0) LOOP
+                    -- Null is no: the locked ids hold a null for every visit that locked nothing.
+                    IF v_kept.fit[v_place] IS NOT TRUE THEN
+                        -- The rest of this visit's queue stands behind a head that is not ours.
+                        v_first := v_kept.visit[v_place];
+                    END IF;
+                    CONTINUE WHEN v_kept.visit[v_place] = v_first;
+                    v_count := v_kept.visit[v_place];
+                    v_granted[v_count] := v_granted[v_count] + 1;
+                    v_promoted[v_count] := v_promoted[v_count] + v_kept.queued[v_place]::integer;
+                    v_out_visit := v_out_visit || v_count;
+                    v_out_row := v_out_row || v_kept.row[v_place];
+                    v_out_class := v_out_class || CASE WHEN v_kept.queued[v_place] THEN 'queued_ready' ELSE 'admitted_ready' END;
+                    v_out_poison := v_out_poison || false;
+                    v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
+                END LOOP;
+
+                EXIT WHEN NOT v_alone OR v_granted[1] = v_quantum[1];
+                v_alone := false;
+                v_quantum[1] := c_quantum;
+            END LOOP;
+            IF v_alone THEN
+                v_repeat := (v_granted[1] + c_quantum - 1) / c_quantum;
+            END IF;
+
             v_disposition := array_fill(NULL::text, ARRAY[v_planned]);
             FOR v_visit IN 1..v_planned LOOP
                 IF v_cap[v_visit] IS NULL THEN
@@ -1016,6 +1141,7 @@ BEGIN
                     )
                     SELECT
                         coalesce(array_agg(frozen.id ORDER BY frozen.place), '{}') AS id,
+                        array_agg(run.ctid ORDER BY frozen.place) AS row,
                         array_agg(frozen.class ORDER BY frozen.place) AS class,
                         array_agg(frozen.poison ORDER BY frozen.place) AS poison,
                         array_agg(coalesce(run.wake_at, run.claimed_at) ORDER BY frozen.place) AS eligible,
@@ -1030,7 +1156,7 @@ BEGIN
                     FROM unnest(v_page.id, v_page.class, v_page.poison)
                         WITH ORDINALITY AS frozen (id, class, poison, place)
                     CROSS JOIN LATERAL (
-                        SELECT * FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1
+                        SELECT *, ctid FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1
                     ) AS run
                     WHERE frozen.id = ANY (v_locked)
                         AND run.scope_key = v_scope[v_visit]
@@ -1061,7 +1187,7 @@ BEGIN
                         END IF;
                         v_granted[v_visit] := v_granted[v_visit] + 1;
                         v_out_visit := v_out_visit || v_visit;
-                        v_out_id := v_out_id || v_kept.id[v_place];
+                        v_out_row := v_out_row || v_kept.row[v_place];
                         v_out_class := v_out_class || v_kept.class[v_place];
                         v_out_poison := v_out_poison || v_kept.poison[v_place];
                         v_out_eligible := v_out_eligible || v_kept.eligible[v_place];
@@ -1106,7 +1232,7 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         -- Write: one statement for all outcomes of the plan, and one step of every granting scope's epoch.
         ------------------------------------------------------------------------------------------------
-        IF cardinality(v_out_id) > 0 THEN
+        IF cardinality(v_out_row) > 0 THEN
             RETURN QUERY
             WITH served AS (
                 UPDATE tenantfair_partition AS part
@@ -1139,12 +1265,12 @@ BEGIN
                     THEN run.worker_ids || to_jsonb(current_setting('application_name'))
                     ELSE run.worker_ids - 0 || to_jsonb(current_setting('application_name'))
                 END
-            FROM unnest(v_out_visit, v_out_id, v_out_class, v_out_poison, v_out_eligible) WITH ORDINALITY
-                AS listed (visit, id, class, poison, eligible, place)
+            FROM unnest(v_out_visit, v_out_row, v_out_class, v_out_poison, v_out_eligible) WITH ORDINALITY
+                AS listed (visit, row, class, poison, eligible, place)
             CROSS JOIN LATERAL (
                 SELECT listed.*, (listed.place - array_position(v_out_visit, listed.visit) + 1)::integer AS ordinal
             ) AS outcome
-            WHERE run.id = outcome.id AND run.id = ANY (v_out_id)
+            WHERE run.ctid = outcome.row
             RETURNING
                 'outcome',
                 NULL::text,
@@ -1175,17 +1301,18 @@ BEGIN
                 v_call_token,
                 pg_current_xact_id()::text::bigint,
                 p_demand,
-                v_inspections + v_ordinal[outcome.visit] + (outcome.ordinal - 1) / c_quantum,
+                v_inspections + coalesce(v_ordinal[outcome.visit], outcome.visit) + (outcome.ordinal - 1) / c_quantum,
                 (outcome.ordinal - 1) % c_quantum + 1,
                 NULL::bigint,
                 CASE
-                    WHEN v_ordinal[outcome.visit] > 1 THEN v_look.position[v_ordinal[outcome.visit] - 1]
+                    WHEN coalesce(v_ordinal[outcome.visit], outcome.visit) > 1
+                    THEN v_look.position[coalesce(v_ordinal[outcome.visit], outcome.visit) - 1]
                     WHEN outcome.ordinal <= c_quantum THEN v_cursor
                     ELSE v_look.position[1]
                 END,
                 NULL::bigint,
-                v_look.position[v_ordinal[outcome.visit]],
-                v_look.position[v_ordinal[outcome.visit]],
+                v_look.position[coalesce(v_ordinal[outcome.visit], outcome.visit)],
+                v_look.position[coalesce(v_ordinal[outcome.visit], outcome.visit)],
                 run.scope_key,
                 CASE outcome.class
                     WHEN 'expired' THEN 'expired_recovery'
@@ -1201,7 +1328,7 @@ BEGIN
         IF p_trace THEN
             v_rank := 1;
             FOR v_visit IN 1..v_walked + v_repeat - 1 LOOP
-                v_place := least(v_visit, v_look.n);
+                v_place := least(v_visit, v_seen);
                 row_kind := 'inspection';
                 transaction_id := pg_current_xact_id()::text::bigint;
                 visit_ordinal := v_inspections + v_visit;
@@ -1209,7 +1336,7 @@ BEGIN
                 cursor_after := v_look.position[v_place];
                 ring_position := v_look.position[v_place];
                 scope_key := v_look.scope[v_place];
-                IF v_ordinal[v_rank] = v_place THEN
+                IF coalesce(v_ordinal[v_rank], v_rank) = v_place THEN
                     disposition := v_disposition[v_rank];
                     outcome_count := v_granted[v_rank];
                     IF v_repeat > 1 THEN
@@ -1234,14 +1361,14 @@ BEGIN
             v_capped := v_capped + v_count;
             v_empty := v_empty + v_walked - v_planned - v_count;
         END IF;
-        v_outcomes := v_outcomes + cardinality(v_out_id);
-        v_demand := v_demand - cardinality(v_out_id);
+        v_outcomes := v_outcomes + cardinality(v_out_row);
+        v_demand := v_demand - cardinality(v_out_row);
         v_inspections := v_inspections + v_walked + v_repeat - 1;
         v_visits := v_visits - (v_walked + v_repeat - 1);
         v_laps := v_laps + v_repeat - 1;
         v_cursor := v_look.position[v_walked];
         v_from := v_cursor;
-        IF v_walked = v_look.n AND v_look.n < v_chunk THEN
+        IF v_walked = v_seen AND v_seen < v_chunk THEN
             v_wrapping := true;
             v_from := 0;
         END IF;

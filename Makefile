@@ -1,7 +1,7 @@
 # Needs python3 (3.11 or newer) with pip, and make. Everything else comes into .venv at first use.
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types demo admin conformance snapshot test-matrix bench bench-peers clean rebuild
+.PHONY: help test lint types demo admin conformance proof mutants snapshot test-matrix bench bench-peers clean rebuild
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -57,6 +57,12 @@ admin: $(VENV)/.stamp ## Serve the example site with its admin
 conformance: $(VENV)/.stamp ## Run the tests and list the proven conformance items
 	@$(PY) -m tests.conformance $(ARGS)
 
+proof: $(VENV)/.stamp ## Prove it: every part, or PART=name (QUICK=1: ten minutes)
+	@$(PY) -m tests.proof $(if $(QUICK),--quick) $(if $(PART),--part $(PART)) $(ARGS)
+
+mutants: $(VENV)/.stamp ## Break each rule once and see that a test notices
+	@$(PY) -m tests.mutants $(ARGS)
+
 snapshot: $(VENV)/.stamp ## Write the schema of a fresh install to tests/schema.sql
 	@$(PY) -m tests.snapshot $(ARGS)
 
@@ -70,7 +76,7 @@ bench-peers: $(VENV)/.stamp $(if $(TENANTFAIR_PEERS),$(PEERS)/.stamp) ## The sam
 	@$(PY) -m tests.benchmarks --peers $(if $(QUICK),--quick) $(ARGS)
 
 clean: ## Remove what the other targets made
-	@rm -rf .venv .venv.boot .peers .matrix .cache .postgres build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv.boot .peers .matrix .cache .postgres .proof build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(VENV)/.stamp: pyproject.toml

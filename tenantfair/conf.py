@@ -7,6 +7,7 @@ same messages into system checks. Values that hold for the whole domain (cap, le
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ SETTING = "TENANTFAIR"
 
 TenantMode = Literal["required", "none"]
 EngineName = Literal["tenant_fair", "legacy"]
+ClaimCommits = Literal["synchronous", "asynchronous"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +31,7 @@ class Settings:
     tenant_mode: TenantMode = "required"
     engine: EngineName = "tenant_fair"
     default_max_active_runs: int | None = None
+    claim_commits: ClaimCommits = "synchronous"
     database: str = DEFAULT_DB_ALIAS
     concurrency: int = 10
     poll_interval: float = 1.0
@@ -93,7 +96,18 @@ def _modules(name: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-_last: tuple[str, Settings] | None = None
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What was read, a copy of it that nobody changes, and what it came to."""
+
+    raw: object
+    copy: object
+    seen: str
+    aliases: list[str]
+    settings: Settings
+
+
+_last: _Reading | None = None
 
 
 def get_settings() -> Settings:
@@ -101,14 +115,17 @@ def get_settings() -> Settings:
 
     They are validated again only when they have changed: an enqueue asks several times.
     """
-    global _last  # noqa: PLW0603 - one pair, replaced whole, so threads see an old or a new one
-    raw = getattr(django_settings, SETTING, {})
-    # By repr and not by equality: True equals 1, and one of the two is refused.
-    seen = f"{raw!r} {list(django_settings.DATABASES)!r}"
-    last = _last
-    if last is None or last[0] != seen:
-        last = _last = (seen, _validated(raw))
-    return last[1]
+    global _last  # noqa: PLW0603 - replaced whole, so threads see an old or a new one
+    raw, last = getattr(django_settings, SETTING, {}), _last
+    aliases = list(django_settings.DATABASES)
+    if last is not None and last.raw is raw and last.copy == raw and last.aliases == aliases:
+        return last.settings
+    # Another object is compared by repr and not by equality: True equals 1, and one of the two is refused.
+    seen = repr(raw)
+    known = last is not None and last.seen == seen and last.aliases == aliases
+    settings = last.settings if last is not None and known else _validated(raw)
+    _last = _Reading(raw, deepcopy(raw), seen, aliases, settings)
+    return settings
 
 
 def _validated(raw: object) -> Settings:
@@ -128,6 +145,7 @@ def _validated(raw: object) -> Settings:
     engine = values["engine"] = _choice(
         "ENGINE", values.get("engine", default_engine), ("tenant_fair", "legacy")
     )
+    _choice("CLAIM_COMMITS", values.get("claim_commits", "synchronous"), ("synchronous", "asynchronous"))
     if mode == "required" and engine != "tenant_fair":
         raise ConfigurationError(
             f"{SETTING}['ENGINE'] = {engine!r} knows no tenants; TENANT_MODE 'required' needs 'tenant_fair'"

@@ -21,7 +21,7 @@ MAX_SCAN_BUDGET: Final = 4096
 
 
 def _check(function: str, *columns: str) -> Func:
-    """A rule over `columns` that an installed function of the database knows (decision 0013)."""
+    """A rule over `columns` that an installed function of the database knows (decision 0014)."""
     return Func(*(F(column) for column in columns), function=function, output_field=models.BooleanField())
 
 

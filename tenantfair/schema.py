@@ -71,6 +71,7 @@ TRIGGERS: Final = {
     "tenantfair_run.tenantfair_run_inserted": "",
     "tenantfair_run.tenantfair_run_truncate_guard": "",
     "tenantfair_run.tenantfair_run_updated": "",
+    "tenantfair_run.tenantfair_run_updated_end": "",
     "tenantfair_schedule.tenantfair_schedule_guard_delete": "",
     "tenantfair_schedule.tenantfair_schedule_guard_insert": "",
     "tenantfair_schedule.tenantfair_schedule_guard_update": "",

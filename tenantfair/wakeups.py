@@ -32,8 +32,10 @@ logger = logging.getLogger("tenantfair.wakeups")
 # NULL where the search path leads to no run table.
 CHANNEL_SQL: Final = "SELECT 'tenantfair_' || to_regclass('tenantfair_run')::oid::text"
 
+# Nothing is stored, so nobody waits for the disk.
 _NOTIFY_SQL: Final = (
-    "SELECT pg_notify('tenantfair_' || to_regclass('tenantfair_run')::oid::text, '')"
+    "SELECT set_config('synchronous_commit', 'off', true),"
+    " pg_notify('tenantfair_' || to_regclass('tenantfair_run')::oid::text, '')"
     " WHERE to_regclass('tenantfair_run') IS NOT NULL"
 )
 _SPACING_SECONDS: Final = 0.05

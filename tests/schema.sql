@@ -11,12 +11,15 @@ CREATE TABLE tenantfair_partition (
     CONSTRAINT tenantfair_partition_counters CHECK (((admission_epoch >= 0) AND (partition_version >= 0))),
     CONSTRAINT tenantfair_partition_pkey PRIMARY KEY (scope_key)
 ) WITH (autovacuum_vacuum_scale_factor=0.02, fillfactor=50);
-CREATE INDEX tenantfair_partition_scope_key_3a074b37_like ON tenantfair_partition USING btree (scope_key text_pattern_ops);
 CREATE TRIGGER tenantfair_partition_schedule AFTER INSERT ON tenantfair_partition FOR EACH ROW EXECUTE FUNCTION tenantfair_partition_schedule();
 
 CREATE UNLOGGED TABLE tenantfair_pending (
-    xid xid8 NOT NULL,
-    opens boolean NOT NULL,
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    opens boolean DEFAULT 
+CASE
+    WHEN (current_setting('tenantfair.fold_opened'::text, true) = (pg_current_xact_id())::text) THEN false
+    ELSE (set_config('tenantfair.fold_opened'::text, (pg_current_xact_id())::text, true) IS NOT NULL)
+END NOT NULL,
     scope_key text COLLATE "C" NOT NULL,
     delta bigint NOT NULL
 ) WITH (autovacuum_analyze_threshold=2147483647, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, vacuum_truncate=off);
@@ -79,7 +82,7 @@ CREATE TABLE tenantfair_run (
     CONSTRAINT tenantfair_run_shape CHECK (tenantfair_run_shape(tenant_id, status, wake_at, claim_token, claimed_at, tenant_admitted_at, poisoned_at, poison_reason, finished_at, claim_attempts, claim_abandons, failures, checkpoint_seq, retry_limit)),
     CONSTRAINT tenantfair_run_pkey PRIMARY KEY (id),
     CONSTRAINT tenantfair_run_run_id_key UNIQUE (run_id)
-) WITH (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000);
+) WITH (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000, toast_tuple_target=768);
 CREATE INDEX tenantfair_run_cancelled ON tenantfair_run USING btree (id) WHERE (status = 'cancelled'::text);
 CREATE INDEX tenantfair_run_claimed ON tenantfair_run USING btree (scope_key, claimed_at, id) WHERE (claim_token IS NOT NULL);
 CREATE INDEX tenantfair_run_due ON tenantfair_run USING btree (wake_at, id) WHERE ((status = 'running'::text) AND (wake_at IS NOT NULL));
@@ -94,6 +97,7 @@ CREATE TRIGGER tenantfair_run_deleted AFTER DELETE ON tenantfair_run REFERENCING
 CREATE TRIGGER tenantfair_run_inserted AFTER INSERT ON tenantfair_run REFERENCING NEW TABLE AS new_runs FOR EACH STATEMENT EXECUTE FUNCTION tenantfair_run_inserted();
 CREATE TRIGGER tenantfair_run_truncate_guard AFTER TRUNCATE ON tenantfair_run FOR EACH STATEMENT EXECUTE FUNCTION tenantfair_truncate_guard();
 CREATE TRIGGER tenantfair_run_updated AFTER UPDATE ON tenantfair_run FOR EACH ROW WHEN ((((new.finished_at IS NULL) <> (old.finished_at IS NULL)) OR (new.tenant_id IS DISTINCT FROM old.tenant_id))) EXECUTE FUNCTION tenantfair_run_updated();
+CREATE TRIGGER tenantfair_run_updated_end AFTER UPDATE OF finished_at ON tenantfair_run FOR EACH STATEMENT EXECUTE FUNCTION tenantfair_run_updated();
 
 CREATE TABLE tenantfair_schedule (
     scope_key text COLLATE "C" NOT NULL,
@@ -107,7 +111,6 @@ CREATE TABLE tenantfair_schedule (
     CONSTRAINT tenantfair_schedule_ring_position_key UNIQUE (ring_position)
 ) WITH (autovacuum_vacuum_scale_factor=0.02, fillfactor=50);
 CREATE INDEX tenantfair_schedule_ring ON tenantfair_schedule USING btree (ring_position) INCLUDE (scope_key) WHERE in_ring;
-CREATE INDEX tenantfair_schedule_scope_key_c367b2e8_like ON tenantfair_schedule USING btree (scope_key text_pattern_ops);
 CREATE TRIGGER tenantfair_schedule_guard_delete BEFORE DELETE ON tenantfair_schedule FOR EACH ROW EXECUTE FUNCTION tenantfair_schedule_guard();
 CREATE TRIGGER tenantfair_schedule_guard_insert BEFORE INSERT ON tenantfair_schedule FOR EACH ROW WHEN ((new.unfinished_count <> 0)) EXECUTE FUNCTION tenantfair_schedule_guard();
 CREATE TRIGGER tenantfair_schedule_guard_update BEFORE UPDATE ON tenantfair_schedule FOR EACH ROW WHEN (((new.scope_key IS DISTINCT FROM old.scope_key) OR (new.ring_position IS DISTINCT FROM old.ring_position) OR ((new.unfinished_count IS DISTINCT FROM old.unfinished_count) AND (current_setting('tenantfair.folding'::text, true) IS DISTINCT FROM (pg_current_xact_id())::text)))) EXECUTE FUNCTION tenantfair_schedule_guard();
@@ -168,12 +171,13 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY INVOKER
 --     SET enable_bitmapscan=off
 --     SET enable_hashjoin=off
+--     SET enable_memoize=off
 --     SET enable_mergejoin=off
 --     SET enable_seqscan=off
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 708ffda4983a861149e77cab13171e60
+--     body md5 efc60ed79c67289304e18b7ad497a69a
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void
@@ -182,7 +186,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET enable_seqscan=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 e0bac4764e032ca6ad2e17bfc4b5d893
+--     body md5 7dbedf2ede140fcad474c0b0e3437426
 
 -- FUNCTION tenantfair_partition_schedule()
 --     RETURNS trigger
@@ -214,13 +218,13 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 aef645dbacb92d3d6f7f24098ba25a80
+--     body md5 eee9179f77ea12801d08787b49273ee1
 
 -- FUNCTION tenantfair_run_inserted()
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 f6a5b5674cb6eceaef2d133e4a6d184c
+--     body md5 74a87a8ab36af8f8ef7f0bdc16000969
 
 -- FUNCTION tenantfair_run_shape(p_tenant_id text,
 --         p_status text,
@@ -245,7 +249,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 9b081b3e344024d80177349f685078bd
+--     body md5 a9c1f6f82e332e121e43be32280258f7
 
 -- FUNCTION tenantfair_schedule_guard()
 --     RETURNS trigger
@@ -262,6 +266,6 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 fb489e2a2105ba934e148f095c482f44
+--     body md5 3a4c12dfcdd3597be9f609373c9caba8
 
 -- ROW of tenantfair_policy: {"id": 1, "scan_laps": 0, "max_active": null, "scan_budget": 32, "max_attempts": 5, "lease_seconds": 60, "admission_mode": "legacy", "initialized_at": null, "policy_version": 0, "scan_ring_position": 0, "configured_max_active": null}

@@ -52,6 +52,12 @@ def echo(*args: Any, **kwargs: Any) -> list[Any]:
 
 
 @task
+def pair(left: int, right: int) -> tuple[int, dict[int, int]]:
+    """What JSON changes: a tuple, and keys that are no text."""
+    return left, {right: left}
+
+
+@task
 def add(left: int, right: int = 1) -> int:
     return left + right
 

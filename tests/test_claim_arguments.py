@@ -199,6 +199,28 @@ def test_claim_in_flight_is_contention(domain: Bench) -> None:
     assert domain.claim(by=second).outcomes
 
 
+# The lock that a claim took before the policy row, once more and for the whole session.
+TAKE_THE_DOOR = """
+    SELECT pg_advisory_lock((classid::bigint << 32) | objid::bigint) FROM pg_locks
+    WHERE locktype = 'advisory' AND pid = pg_backend_pid()
+"""
+
+
+@pytest.mark.conformance(35)
+def test_claims_queue_at_one_door_before_the_policy_row(domain: Bench) -> None:
+    """An advisory lock lets its waiters in by turns; those of a row that is updated overtake each other."""
+    domain.queued("a", 3)
+    holder = domain.session()
+    holder.execute("BEGIN")
+    assert domain.claim(by=holder).outcomes
+    holder.execute(TAKE_THE_DOOR)
+    holder.execute("COMMIT")
+    found = domain.claim()
+    assert (found.error.error_reason, found.error.disposition) == ("lock_contention", "policy_cursor")
+    holder.execute("SELECT pg_advisory_unlock_all()")
+    assert domain.claim().outcomes
+
+
 @pytest.mark.conformance(35, 63)
 def test_key_share_on_the_policy_row_disturbs_nobody(domain: Bench) -> None:
     domain.queued("a")

@@ -153,6 +153,17 @@ def test_queued_poison_needs_a_slot_and_blocks_what_is_behind_it(domain: Bench) 
     assert domain.ids(domain.claim(3).outcomes) == [poison, behind]
 
 
+@pytest.mark.conformance(90)
+def test_queued_poison_waits_for_a_slot_beside_admitted_work_too(domain: Bench) -> None:
+    domain.policy(cap=2)
+    domain.claimed("a")
+    ready = domain.ready("a")[0]
+    poison = domain.queued("a", **POISONED)[0]
+    domain.queued("a")
+    assert domain.ids(domain.claim(5).outcomes) == [ready]
+    assert domain.run(poison).poisoned_at is None
+
+
 @pytest.mark.conformance(91)
 def test_poison_behind_a_full_cap_is_left_alone(domain: Bench) -> None:
     domain.policy(cap=32)

@@ -9,6 +9,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -46,10 +47,11 @@ class State:
     columns: list[tuple[Any, ...]] = field(default_factory=list)
 
 
-@pytest.fixture
-def domain(db: None) -> Iterator[Bench]:
+@contextmanager
+def arena(seed: int) -> Iterator[Bench]:
+    """Yield a bench whose scopes have their places on the ring in an order of the seed's."""
     with bench() as found:
-        shuffled = random.Random(SEED).sample(SCOPES, len(SCOPES))
+        shuffled = random.Random(seed).sample(SCOPES, len(SCOPES))
         for scope in shuffled:
             found.override(scope, None)
         # Small budgets reach the end of a call more often; the function itself takes any.
@@ -61,6 +63,12 @@ def domain(db: None) -> Iterator[Bench]:
             "ALTER TABLE tenantfair_policy ADD CONSTRAINT tenantfair_policy_budget"
             " CHECK (scan_budget >= 32 AND scan_budget <= 4096)"
         )
+
+
+@pytest.fixture
+def domain(db: None) -> Iterator[Bench]:
+    with arena(SEED) as found:
+        yield found
 
 
 @pytest.mark.parametrize("block", range(0, STATES, BLOCK))

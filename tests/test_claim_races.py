@@ -86,12 +86,25 @@ def test_random_claims_and_finishes_never_pass_a_cap_nor_claim_twice(domain: Ben
 
 
 @pytest.mark.conformance(136)
-def test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit(domain: Bench) -> None:
-    rows = domain.queued("a", 5)
+@pytest.mark.parametrize("others", [0, 1], ids=["queue alone", "beside admitted work"])
+def test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit(
+    domain: Bench, others: int
+) -> None:
+    rows = domain.ready("a", others) + domain.queued("a", 5 - others)
     stopped = domain.function("claim_stopped", inserted(SHIPPED, BARRIER, before=BEFORE_THE_PARTITIONS))
-    found = domain.while_stopped(lambda: domain.override("a", 2), stopped, demand=5)
-    assert domain.ids(found.outcomes) == rows[:2]
-    assert domain.admitted("a") == rows[:2]
+    found = domain.while_stopped(lambda: domain.override("a", 4), stopped, demand=5)
+    assert domain.ids(found.outcomes) == rows[:4]
+    assert domain.admitted("a") == rows[:4]
+
+
+@pytest.mark.conformance(90)
+def test_queued_poison_waits_for_a_slot_that_was_taken_under_the_visit(domain: Bench) -> None:
+    domain.claimed("a")
+    poison = domain.queued("a", claim_attempts=5)[0]
+    stopped = domain.function("claim_stopped", inserted(SHIPPED, BARRIER, before=BEFORE_THE_PARTITIONS))
+    found = domain.while_stopped(lambda: domain.override("a", 1), stopped, demand=2)
+    assert (found.outcomes, found.dispositions[0]) == ([], "cap_debt_denial")
+    assert domain.run(poison).poisoned_at is None
 
 
 @pytest.mark.conformance(175)

@@ -53,7 +53,9 @@ def legacy(domain: Bench) -> Callable[[int], list[int]]:
     domain.pristine()
 
     def claim(demand: int) -> list[int]:
-        rows = domain.db.execute(load("legacy_claim"), {"now": NOW, "demand": demand}).fetchall()
+        rows = domain.db.execute(
+            load("legacy_claim"), {"now": NOW, "demand": demand, "unflushed": False}
+        ).fetchall()
         return domain.ids(sorted(rows, key=lambda row: row.outcome_ordinal))
 
     return claim

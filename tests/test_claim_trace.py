@@ -14,6 +14,7 @@ from tenantfair.claim.tenant_fair import TenantFair
 from tenantfair.exceptions import ClaimUnavailable, SchemaMismatch, TenantFairError
 from tenantfair.models import Run
 from tenantfair.signals import claim_observed
+from tenantfair.sql import load
 from tests.claim_support import MAX_ATTEMPTS, NOW, Bench, at, bench
 
 pytestmark = pytest.mark.django_db
@@ -279,3 +280,15 @@ def test_outcomes_are_told_apart_and_nobody_is_named(domain: Bench, observed: li
     assert "secret" not in repr(
         {name: value for name, value in sent.items() if name not in ("signal", "sender")}
     )
+
+
+@pytest.mark.conformance(103)
+@pytest.mark.django_db(transaction=True)
+def test_function_without_a_column_that_is_read_is_another_version(
+    domain: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = load("claim").replace("claimed.eligible_at", "claimed.no_such_column")
+    monkeypatch.setattr("tenantfair.claim.tenant_fair.load", lambda name: text)
+
+    with pytest.raises(SchemaMismatch, match="no_such_column"):
+        claim_due(1)

@@ -23,14 +23,17 @@ def stopped(domain: Bench) -> str:
     return domain.function("claim_stopped", stopping_before_locks())
 
 
-# Locks of others
+# Locks of others. Queues alone, admitted work, and expired work are claimed by statements of their own.
+
+KINDS = ["queued", "ready", "expired"]
 
 
 @pytest.mark.conformance(51)
 @pytest.mark.parametrize("strength", ["UPDATE", "NO KEY UPDATE", "SHARE"])
-def test_locked_partition_is_skipped_and_the_walk_goes_on(domain: Bench, strength: str) -> None:
-    domain.queued("a")
-    domain.queued("b")
+@pytest.mark.parametrize("kind", KINDS)
+def test_locked_partition_is_skipped_and_the_walk_goes_on(domain: Bench, strength: str, kind: str) -> None:
+    getattr(domain, kind)("a")
+    getattr(domain, kind)("b")
     domain.locking_partition("a", strength)
     found = domain.claim()
     assert (found.dispositions, found.scopes) == (["partition_lock_skip", "grant"], ["b"])
@@ -39,8 +42,9 @@ def test_locked_partition_is_skipped_and_the_walk_goes_on(domain: Bench, strengt
 
 
 @pytest.mark.conformance(51)
-def test_key_share_on_a_partition_disturbs_nobody(domain: Bench) -> None:
-    domain.queued("a")
+@pytest.mark.parametrize("kind", KINDS)
+def test_key_share_on_a_partition_disturbs_nobody(domain: Bench, kind: str) -> None:
+    getattr(domain, kind)("a")
     domain.locking_partition("a", "KEY SHARE")
     assert domain.claim().scopes == ["a"]
 
@@ -77,17 +81,21 @@ def test_locked_admitted_row_does_not_stop_its_neighbours(domain: Bench, kind: s
 
 
 @pytest.mark.conformance(55)
-def test_locked_row_sends_the_demand_to_the_next_scope(domain: Bench) -> None:
-    locked = domain.queued("a")[0]
-    domain.queued("b")
+@pytest.mark.parametrize("kind", KINDS)
+def test_locked_row_sends_the_demand_to_the_next_scope(domain: Bench, kind: str) -> None:
+    locked = getattr(domain, kind)("a")[0]
+    getattr(domain, kind)("b")
     domain.locking_runs(locked)
     found = domain.claim()
     assert (found.dispositions, found.scopes) == (["lock_miss", "grant"], ["b"])
 
 
 @pytest.mark.conformance(56)
-def test_open_transaction_with_a_row_that_points_at_the_run_does_not_lock_it_out(domain: Bench) -> None:
-    run = domain.queued("a")[0]
+@pytest.mark.parametrize("kind", KINDS)
+def test_open_transaction_with_a_row_that_points_at_the_run_does_not_lock_it_out(
+    domain: Bench, kind: str
+) -> None:
+    run = getattr(domain, kind)("a")[0]
     domain.db.execute("CREATE TABLE tests_child (run bigint REFERENCES tenantfair_run)")
     writer = domain.holding("INSERT INTO tests_child VALUES (%s)", [run])
     assert domain.ids(domain.claim().outcomes) == [run]
@@ -119,6 +127,17 @@ def test_row_that_changed_under_the_visit_is_stale(
     assert (found.dispositions, found.scopes) == (["stale", "grant"], ["b"])
     assert found.denials == {"stale": 1}
     assert domain.epoch("a") == 0
+
+
+@pytest.mark.conformance(57)
+@pytest.mark.parametrize("kind", ["ready", "expired"])
+def test_admitted_row_that_is_put_off_under_the_visit_is_stale_though_it_keeps_its_marker(
+    domain: Bench, stopped: str, kind: str
+) -> None:
+    run = getattr(domain, kind)("a")[0]
+    between = {"claim_token": None, "claimed_at": None, "wake_at": at(3600)}
+    found = domain.while_stopped(lambda: domain.change(run, **between), stopped)
+    assert (set(found.dispositions), found.outcomes) == ({"stale", "empty_page"}, [])
 
 
 @pytest.mark.conformance(57)
@@ -169,6 +188,8 @@ def test_override_beats_the_default_and_null_inherits_it(domain: Bench) -> None:
     assert (found.scopes.count("own"), found.scopes.count("inherits")) == (3, 10)
     domain.override("own", None)
     assert domain.claim(100).scopes == ["own"] * 7
+    domain.override("own", 15)
+    assert domain.claim(100).scopes == ["own"] * 5
 
 
 @pytest.mark.conformance(62, 63)

@@ -69,6 +69,23 @@ def test_first_note_lost_in_a_savepoint_is_opened_again(db: Session) -> None:
     assert_exact(db)
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        "INSERT INTO tenantfair_run (task_path, status, finished_at) VALUES ('tests.task', 'failed', now())",
+        "INSERT INTO tenantfair_run (task_path) SELECT 'tests.task' WHERE false",
+        "DELETE FROM tenantfair_run WHERE false",
+    ],
+    ids=["finished", "nobody", "nobody deleted"],
+)
+def test_statement_that_notes_nothing_keeps_no_later_one_from_being_counted(db: Session, first: str) -> None:
+    db.execute("BEGIN")
+    db.execute(first)
+    script(db, ENQUEUE, "COMMIT")
+    assert counts(db) == {"a": 1}
+    assert_exact(db)
+
+
 @pytest.mark.parametrize("ends", ["RELEASE {}", "ROLLBACK TO {}"])
 def test_nested_savepoints(db: Session, ends: str) -> None:
     db.execute("BEGIN")

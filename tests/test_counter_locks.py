@@ -142,6 +142,23 @@ def test_commit_that_waits_for_a_new_partition_holds_no_counter(
     assert counts(other) == {"a": 3, "b": 1}
 
 
+@pytest.mark.conformance(107, 178)
+@pytest.mark.parametrize("scopes", [("a",), ("a", "b")], ids=["one scope", "two scopes"])
+def test_commit_waits_for_nobody_who_changes_a_partition_that_is_there(
+    session: Another, db: Session, other: Session, scopes: tuple[str, ...]
+) -> None:
+    """An administrator who edits a cap, and a claim that bumps an epoch, hold the partition's row."""
+    for scope in scopes:
+        enqueue(db, scope)
+    holder = session()
+    script(holder, "BEGIN", "UPDATE tenantfair_partition SET max_active = 5, admission_epoch = 1")
+    other.execute("BEGIN")
+    for scope in scopes:
+        enqueue(other, scope)
+    other.execute("COMMIT")
+    assert counts(db) == dict.fromkeys(scopes, 2)
+
+
 @pytest.mark.conformance(108)
 def test_uncommitted_partition_of_an_administrator_delays_only_the_commit(
     db: Session, other: Session, session: Another

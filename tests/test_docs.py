@@ -19,7 +19,19 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 from django.test import override_settings
 
-from tenantfair import backend, checks, conf, doctor, exceptions, metrics, policy, runs, schema, signals
+from tenantfair import (
+    backend,
+    certify,
+    checks,
+    conf,
+    doctor,
+    exceptions,
+    metrics,
+    policy,
+    runs,
+    schema,
+    signals,
+)
 from tenantfair.execution import RunContext
 from tenantfair.management import base
 from tenantfair.models import Run
@@ -147,6 +159,7 @@ COMMAND_NAMES = [
     "tenantfair_caps",
     "tenantfair_prune",
     "tenantfair_doctor",
+    "tenantfair_certify",
 ]
 
 
@@ -198,6 +211,16 @@ def test_the_findings_are_shown_as_they_are_worded() -> None:
     assert table(REFERENCE / "findings.md", "All findings") == [
         [f"`{kind.id}`", kind.severity.value, kind.meaning, kind.remedy] for kind in doctor.KINDS.values()
     ]
+
+
+def test_the_rules_and_reasons_of_a_certificate_are_shown() -> None:
+    text = section(COMMANDS, "tenantfair_certify")
+    rows = [cells(line) for line in text.splitlines()]
+    shown = {row[0]: row[1] for row in rows if len(row) == 2}
+    rules = {f"`{rule.name.lower()}`": rule.value for rule in certify.Rule}
+    assert rules.items() <= shown.items()
+    reasons = table(DOCS / "explanation/fairness.md", "Eligible windows")
+    assert set(firsts(reasons)) == {reason.name.lower() for reason in certify.Reason}
 
 
 def test_every_exception_is_shown_with_what_else_it_is() -> None:

@@ -106,6 +106,7 @@ class TestCalling:
 
     def test_the_result_is_what_json_makes_of_it(self) -> None:
         assert execute(lease_on(tasks.echo, 1, kwargs={"a": [2]})).result == [[1], {"a": [2]}]
+        assert execute(lease_on(tasks.pair, 1, 2)).result == [1, {"2": 1}]
 
     def test_a_synchronous_task_runs_in_the_calling_thread(self) -> None:
         assert execute(lease_on(tasks.where)).result[1] == threading.get_ident()
@@ -148,6 +149,12 @@ class TestRaising:
         assert isinstance(outcome, Retry)
         assert (outcome.lease, outcome.delay) == (lease, None)
         assert_storable(outcome.error)
+
+    @pytest.mark.parametrize("name", tasks.RAISED)
+    def test_the_error_is_the_tasks_own_whatever_class_it_is(self, name: str) -> None:
+        error = execute(lease_on(tasks.raise_named, name)).error
+
+        assert error["exception_class_path"].endswith(f".{type(tasks.RAISED[name]).__name__}")
 
     def test_endless_recursion_is_one_failed_attempt(self) -> None:
         outcome = execute(lease_on(tasks.recurse))

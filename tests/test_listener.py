@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -114,6 +115,27 @@ def test_a_rolled_back_savepoint_takes_only_its_own_wake_up_back(ear: Ear) -> No
 
 
 @pytest.mark.conformance(170)
+def test_savepoint_that_is_rolled_back_brings_no_later_work_forward(ear: Ear) -> None:
+    with transaction.atomic():
+        enqueue(run_after=timedelta(hours=1))
+        with transaction.atomic():
+            enqueue()
+            transaction.set_rollback(True)
+
+    assert ear.heard() == []
+
+
+@pytest.mark.conformance(170)
+@pytest.mark.parametrize("delays", [(0, 3600), (3600, 0)], ids=str)
+def test_due_work_is_not_put_off_by_later_work_of_its_transaction(ear: Ear, delays: tuple[int, int]) -> None:
+    with transaction.atomic():
+        for delay in delays:
+            enqueue(run_after=timedelta(seconds=delay))
+
+    assert ear.heard() == [""]
+
+
+@pytest.mark.conformance(170)
 def test_work_that_became_due_during_its_transaction_notifies(ear: Ear) -> None:
     with transaction.atomic():
         enqueue(run_after=timedelta(milliseconds=1))
@@ -200,6 +222,20 @@ def test_only_the_domains_own_wake_ups_are_heard() -> None:
             session.execute("SELECT pg_notify(%s::text, '')", [ear.channel])
             assert woken.acquire(timeout=LONGEST_WAIT_SECONDS)
             assert not woken.acquire(blocking=False)
+
+
+@pytest.mark.conformance(171)
+@pytest.mark.parametrize(("payload", "wakes"), [("of somebody else's", False), ("", True)])
+def test_notification_with_a_payload_is_not_ours(payload: str, wakes: bool) -> None:
+    woken = threading.Semaphore(0)
+    listener = Listener(params=dict, on_wakeup=woken.release, worker_id="listening test")
+    with sessions() as another:
+        session, hearing = another(), another()
+        hearing.execute("LISTEN tests_payload")
+        session.execute("SELECT pg_notify('tests_payload', %s)", [payload])
+        select.select([hearing], [], [], LONGEST_WAIT_SECONDS)
+        listener._hear(hearing)
+    assert woken.acquire(blocking=False) == wakes
 
 
 @pytest.mark.conformance(171)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 import traceback
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tenantfair import payloads
+from tenantfair.conf import get_settings
 from tenantfair.exceptions import InvalidPayload
 from tenantfair.models import Policy
 
@@ -38,6 +40,21 @@ class Unreadable(Sequence[int]):
 
     def __iter__(self) -> Iterator[int]:
         raise RuntimeError("no")
+
+
+class Items(list[Any]):
+    pass
+
+
+class Object(dict[Any, Any]):
+    pass
+
+
+def of_a_class_of_its_own(value: Any) -> Any:
+    """The same value in another container type, for which there is no short way."""
+    if isinstance(value, (list, tuple)):
+        return Items(value)
+    return Object(value) if isinstance(value, dict) else value
 
 
 def doubling() -> list[Any]:
@@ -69,6 +86,8 @@ UNSTORABLE = {
     "too large in bytes only": "\N{SNOWMAN}" * (100 * 1024),
     "shared without end": doubling(),
     "an integer of 5,000 digits": 10**5000,
+    "such an integer in a list": [10**5000],
+    "a large string many times": ["x" * 1_000_000] * 60,
     "a sequence that raises": Unreadable(),
 }
 
@@ -140,10 +159,44 @@ def test_whatever_is_encoded_postgresql_gives_back() -> None:
     check()
 
 
+anything = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.binary(max_size=3),
+        st.sampled_from([Colour.RED, enum.IntEnum("Number", "ONE").ONE, {1}, "\\u0000", "a\x00", "\ud800"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.lists(inner).map(tuple),
+        st.dictionaries(st.one_of(st.text(max_size=3), st.integers(0, 1), st.booleans()), inner),
+    ),
+    max_leaves=10,
+)
+
+
+@given(anything, st.sampled_from([10, 40, 256 * 1024]))
+def test_the_short_way_for_flat_values_says_what_the_long_way_says(value: Any, limit: int) -> None:
+    limits = dataclasses.replace(get_settings(), max_payload_bytes=limit)
+
+    def outcome(wrapped: object) -> tuple[str, object]:
+        try:
+            return "text", payloads.encode(wrapped, what="args", limits=limits)
+        except InvalidPayload as error:
+            return "refused", str(error)
+
+    for flat in (value, [value, "x"], {"x": value}):
+        assert outcome(flat) == outcome(of_a_class_of_its_own(flat))
+
+
 any_text = st.text(st.characters(), max_size=300)
 
 
 @given(any_text, st.integers(0, 400))
+@example("\N{SNOWMAN}" * 100, 150)
 def test_error_text_is_always_storable_and_bounded(text: str, limit: int) -> None:
     safe = payloads.safe_error_text(text, limit)
     assert len(safe.encode()) <= limit

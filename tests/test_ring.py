@@ -197,6 +197,16 @@ def test_idle_partition_takes_its_place_with_it_and_returns_behind_the_others(db
     assert_exact(db)
 
 
+@pytest.mark.conformance(12)
+def test_place_of_a_deleted_scope_is_given_to_nobody_else(db: Session) -> None:
+    enqueue(db, "a")
+    db.execute(FINISH_ALL)
+    before = positions(db)["a"]
+    db.execute("DELETE FROM tenantfair_partition")
+    enqueue(db, "b")
+    assert positions(db)["b"] > before
+
+
 def test_partition_deleted_after_an_enqueue_in_the_same_transaction_returns_at_commit(db: Session) -> None:
     db.execute("INSERT INTO tenantfair_partition (scope_key) VALUES ('a')")
     db.execute("BEGIN")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from tenantfair import runs
@@ -77,6 +77,16 @@ def test_one_duplicate_leaves_nothing_of_its_batch(place: int) -> None:
     assert not Partition.objects.filter(scope_key="other").exists()
 
 
+def test_refusal_of_the_hosts_own_is_no_duplicate() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "ALTER TABLE tenantfair_run ADD CONSTRAINT host_refuses CHECK (tenant_id <> 'refused')"
+        )
+    for enqueue in (runs.enqueue_many, lambda wanted: runs.enqueue(add, tenant_id=wanted[0].tenant_id)):
+        with pytest.raises(IntegrityError, match="host_refuses"), transaction.atomic():
+            enqueue([NewRun(task=add, tenant_id="refused")])
+
+
 def test_an_id_given_twice_in_one_call_is_a_duplicate() -> None:
     twice = uuid.uuid4()
     with pytest.raises(RunExists):
@@ -105,8 +115,60 @@ def test_many_runs_keep_their_order_and_their_differences() -> None:
 
 def test_many_runs_are_few_statements() -> None:
     with CaptureQueriesContext(connection) as captured:
-        runs.enqueue_many(NewRun(task=add, tenant_id="acme") for _ in range(2000))
-    assert len([query for query in captured if "INSERT" in query["sql"]]) == 2
+        runs.enqueue_many(NewRun(task=add, tenant_id="acme") for _ in range(6000))
+    assert [query["sql"].split()[0] for query in captured if "tenantfair" not in query["sql"]] == [
+        "SAVEPOINT",
+        "SELECT",  # the database's clock
+        "RELEASE",
+    ]
+    assert len([query for query in captured if "COPY tenantfair_run" in query["sql"]]) == 2
+    assert len(captured) == 5
+
+
+def test_one_run_is_one_statement(django_assert_num_queries: Any) -> None:
+    with django_assert_num_queries(1):
+        runs.enqueue(add, tenant_id="acme")
+
+
+ODD_TEXT = ["\\", "\\N", "\\.", "a\\tb\\n", "\\x41", "%s {} '\";--", "\N{SNOWMAN}", "inner space", "NULL"]
+
+
+def test_many_runs_keep_every_character(settings: Any) -> None:
+    settings.TASKS = {"default": {"BACKEND": "tenantfair.backend.TenantFairBackend", "QUEUES": []}}
+    control = ["\t", "a\nb\r", "\x7f", "", "\\u0000", "\ue000"]
+    ids = runs.enqueue_many(
+        NewRun(task=add, args=[text, control], kwargs={text: [text]}, tenant_id=text, queue_name=text)
+        for text in ODD_TEXT
+    )
+    for run_id, text in zip(ids, ODD_TEXT, strict=True):
+        run = Run.objects.get(run_id=run_id)
+        assert (run.args, run.kwargs) == ([text, control], {text: [text]})
+        assert run.tenant_id == run.scope_key == run.queue_name == text
+
+
+def test_many_runs_are_due_when_each_says() -> None:
+    earliest = datetime.min.replace(tzinfo=UTC)
+    latest = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    zoned = datetime(2026, 3, 29, 2, 30, tzinfo=timezone(timedelta(hours=-9, minutes=-30)))
+    afters = [None, earliest, latest, zoned, timedelta(0), timedelta(days=36_525, microseconds=-1)]
+    ids = runs.enqueue_many(NewRun(task=add, tenant_id="acme", run_after=after) for after in afters)
+    found = {run.run_id: run for run in Run.objects.all()}
+    now = found[ids[0]].enqueued_at
+    expected = [now, earliest, latest, zoned, now, now + timedelta(days=36_525, microseconds=-1)]
+    assert [found[run_id].wake_at for run_id in ids] == expected
+    assert {run.enqueued_at for run in found.values()} == {run.updated_at for run in found.values()} == {now}
+
+
+def test_a_list_that_changes_while_runs_are_made_is_stored_as_it_was() -> None:
+    shared: list[Any] = []
+
+    def growing() -> Iterator[NewRun]:
+        for number in range(3):
+            shared.append(number)
+            yield NewRun(task=add, args=shared, tenant_id="acme")
+
+    ids = runs.enqueue_many(growing())
+    assert [runs.get(run_id).args for run_id in ids] == [[0], [0, 1], [0, 1, 2]]
 
 
 def test_no_runs_are_no_statement(django_assert_num_queries: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
+import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from tenantfair.exceptions import InvalidPayload, InvalidRun, StaleClaim
 from tenantfair.models import Run
 from tenantfair.runs import _writes, finishing, outcomes
 from tenantfair.runs.views import database_now
+from tenantfair.sql import load
 from tests.factories import LONG_AGO, RunFactory, claim, claimed_lease, policy_in_force, snapshot
 from tests.tasks_for_tests import add
 from tests.test_payloads import UNSTORABLE
@@ -251,6 +253,13 @@ def test_back_off_is_jittered_and_bounded(times: int) -> None:
         assert bound / 2 <= outcomes.abandon_backoff(times) <= bound
 
 
+def test_back_off_is_spread_over_its_whole_range() -> None:
+    retries = [outcomes.retry_backoff(0) for _ in range(100)]
+    assert min(retries) < timedelta(seconds=2) < timedelta(seconds=3) < max(retries)
+    abandons = [outcomes.abandon_backoff(0) for _ in range(100)]
+    assert min(abandons) < timedelta(seconds=20) < timedelta(seconds=25) < max(abandons)
+
+
 @pytest.mark.conformance(109)
 def test_a_checkpoint_keeps_claim_and_place_and_starts_attempts_anew() -> None:
     lease = claimed_lease(**COUNTED)
@@ -410,6 +419,17 @@ def test_values_the_database_refuses_end_their_own_run_failed(monkeypatch: pytes
     assert is_free(run)
     assert (run.tenant_admitted_at, run.failures) == (None, 1)
     assert "refused" in run.errors[0]["traceback"]
+
+
+def test_the_last_resort_is_fenced_too() -> None:
+    """A fence that is lost between the refusal and the last resort."""
+    lease = claimed_lease()
+    Run.objects.filter(run_id=lease.run_id).update(claim_token=uuid.uuid4())
+    before = snapshot(lease.run_id)
+    with connection.cursor() as cursor:
+        cursor.execute(load("fail_run"), {"run_id": lease.run_id, "claim_token": lease.claim_token})
+        assert cursor.fetchall() == []
+    assert snapshot(lease.run_id) == before
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\x00"])

@@ -15,6 +15,7 @@ from tenantfair.exceptions import InvalidPayload, InvalidRun, RunNotActive, RunN
 from tenantfair.models import Run, Schedule
 from tenantfair.runs import RunView
 from tenantfair.runs.views import database_now
+from tenantfair.sql import load
 from tests.factories import (
     FINISHED,
     LONG_AGO,
@@ -243,6 +244,21 @@ def test_ids_that_name_no_run(operation: Callable[..., Any]) -> None:
                 operation(wrong)
     run = run_in("claimed")
     assert operation(str(run.run_id)).run_id == run.run_id
+
+
+@pytest.mark.parametrize(
+    ("asked", "in_force"),
+    [("0", "250ms"), ("1ms", "1ms"), ("100ms", "100ms"), ("250ms", "250ms"), ("5s", "250ms")],
+)
+def test_a_lock_is_waited_for_as_long_as_the_caller_would_and_250_ms_at_most(
+    asked: str, in_force: str
+) -> None:
+    with connection.cursor() as cursor, transaction.atomic():
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [asked])
+        cursor.execute(load("bound_lock_wait"))
+        assert cursor.fetchone()[0] == asked
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == (in_force,)
 
 
 @pytest.mark.parametrize("before", ["0", "100ms", "250ms", "5s", "1min", "1h", "1d"])

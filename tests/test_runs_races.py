@@ -11,6 +11,7 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from tenantfair import payloads, runs
+from tenantfair.claim.base import Lease
 from tenantfair.exceptions import RunBusy, RunExists, RunNotActive, StaleClaim
 from tenantfair.models import Partition, Run, Schedule
 from tenantfair.runs import NewRun, _statements, finishing
@@ -77,9 +78,17 @@ def test_a_duplicate_leaves_the_callers_transaction_to_commit(observer: Session)
     assert_exact(observer)
 
 
-def test_of_two_sessions_with_one_id_one_wins() -> None:
+@pytest.mark.parametrize(
+    "enqueue",
+    [
+        lambda run_id: runs.enqueue(add, tenant_id="acme", run_id=run_id),
+        lambda run_id: runs.enqueue_many([NewRun(task=add, tenant_id="acme", run_id=run_id)])[0],
+    ],
+    ids=["one", "many"],
+)
+def test_of_two_sessions_with_one_id_one_wins(enqueue: Callable[[UUID], UUID]) -> None:
     run_id = UUID(int=1)
-    outcomes = all_at_once([lambda: runs.enqueue(add, tenant_id="acme", run_id=run_id)] * 4)
+    outcomes = all_at_once([lambda: enqueue(run_id)] * 4)
     assert sorted(str(type(outcome).__name__) for outcome in outcomes) == ["RunExists"] * 3 + ["UUID"]
     assert Schedule.objects.get().unfinished_count == 1
 
@@ -176,6 +185,19 @@ def test_a_foreign_key_that_points_at_a_run_locks_nobody_out(other: Session) -> 
     assert runs.interrupt(lease.run_id).state == "queued"
 
 
+@pytest.mark.parametrize(
+    "make",
+    [lambda lease: runs.Completed(lease, 1), lambda lease: runs.Failed(lease, ERROR), runs.Waiting],
+    ids=["completed", "failed", "waiting"],
+)
+def test_a_foreign_key_that_points_at_a_run_holds_no_outcome_up(
+    make: Callable[[Lease], runs.Outcome], other: Session
+) -> None:
+    lease = claimed_lease()
+    hold(other, lease.run_id, "FOR KEY SHARE")
+    assert runs.settle([make(lease)]).accepted == {lease.run_id}
+
+
 def test_heartbeats_pass_a_locked_row_by_and_count_it_as_held(other: Session) -> None:
     locked, free = claimed_lease(), claimed_lease()
     hold(other, locked.run_id)
@@ -194,6 +216,14 @@ def test_a_locked_row_strands_no_neighbour_and_is_busy_not_lost(other: Session) 
     other.execute("ROLLBACK")
     settled = runs.settle(batch)
     assert (settled.accepted, settled.busy) == ({locked.run_id}, set())
+
+
+def test_a_locked_row_of_a_mixed_batch_strands_no_neighbour_either(other: Session) -> None:
+    locked, free, lost = claimed_lease(), claimed_lease(), claimed_lease()
+    runs.cancel(lost.run_id)
+    hold(other, locked.run_id)
+    settled = runs.settle([runs.Failed(locked, ERROR), runs.Yielded(free), runs.Completed(lost, 1)])
+    assert (settled.accepted, settled.busy) == ({free.run_id}, {locked.run_id})
 
 
 def test_finish_comes_back_to_a_locked_row(other: Session, monkeypatch: pytest.MonkeyPatch) -> None:

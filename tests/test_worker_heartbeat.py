@@ -11,10 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection, connections, transaction
+from psycopg import IsolationLevel
 
-from tenantfair import metrics
+from tenantfair import metrics, runs
 from tenantfair.models import Run
+from tenantfair.worker.completer import Completer
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.heartbeat import Heartbeat
 from tenantfair.worker.holdings import Holdings
@@ -22,6 +24,7 @@ from tenantfair.worker.keeper import Keeper
 from tenantfair.worker.keeper_process import cpu_time
 from tests.factories import LONG_AGO, claimed_lease, lease_of, policy_in_force, run_in
 from tests.rows import sessions
+from tests.threads import in_django_thread
 from tests.worker_parts import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -100,6 +103,27 @@ def test_a_run_that_was_lost_and_claimed_again_is_held_twice_and_judged_by_its_t
     beating(holdings).renew()
 
     assert (old.monitor.lost.is_set(), new.monitor.lost.is_set()) == (True, False)
+
+
+def test_two_claims_of_one_run_are_settled_each_by_its_own_fence() -> None:
+    holdings = Holdings(places=2)
+    run = run_in("claimed")
+    old = holdings.take(lease_of(run))
+    Run.objects.update(claim_token="11111111-1111-4111-8111-111111111111")
+    new = holdings.take(lease_of(Run.objects.get()))
+    completer = Completer(
+        connections_of=WorkerConnections("default", "stores"), holdings=holdings, worker_id="stores"
+    )
+    for holding, result in ((old, "old"), (new, "new")):
+        completer.put(holding, runs.Completed(holding.lease, result), 0.0)
+
+    ended = in_django_thread(completer.run)
+    assert holdings.wait_until_empty(10)
+    completer.stop()
+    ended.result(timeout=10)
+
+    assert runs.get(run.run_id).result == "new"
+    assert metrics.snapshot()["tenantfair_fences_lost_total", (("operation", "finish"),)] == 1
 
 
 def test_a_failed_heartbeat_is_repeated_on_a_new_connection() -> None:
@@ -235,6 +259,16 @@ def test_the_workers_own_session_is_named_direct_and_read_committed(monkeypatch:
 
     assert connections["default"] is not own
     assert own.connection is None
+
+
+def test_transactions_of_the_workers_own_session_are_read_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        connections.settings["default"]["OPTIONS"], "isolation_level", IsolationLevel.SERIALIZABLE
+    )
+    sessions_of_ours = WorkerConnections("default", "worker nine")
+    with sessions_of_ours.own() as own, transaction.atomic(), own.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        assert cursor.fetchone() == ("read committed",)
 
 
 def test_a_server_that_refuses_session_options_is_connected_to_without(

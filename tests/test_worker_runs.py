@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -18,10 +19,11 @@ from django.db import connection, connections
 from tenantfair import metrics, runs
 from tenantfair.exceptions import ConfigurationError, SchemaMismatch
 from tenantfair.models import Run
-from tenantfair.worker import EXIT_DRAINED, Worker, default_worker_id
+from tenantfair.worker import EXIT_DRAINED, Worker, default_worker_id, executor
 from tenantfair.worker.executor import Executor
 from tenantfair.worker.exposition import MetricsServer
-from tests.factories import policy_in_force, run_in, snapshot
+from tenantfair.worker.holdings import Holdings
+from tests.factories import claimed_lease, policy_in_force, run_in, snapshot
 from tests.rows import Session, sessions
 from tests.threads import until_someone_waits_for
 from tests.worker_parts import GATES, NEVER, run_until_idle, running, until
@@ -312,6 +314,31 @@ def test_a_lease_that_cannot_be_started_is_released_and_claimed_again(
     assert runs.get(poisoned.run_id).state == "poisoned"
     assert "run_poisoned" in reported
     assert count("tenantfair_worker_events_total", event="launch_error") == 1
+
+
+def test_an_attempt_that_leaves_no_outcome_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when tidying up after a task fails in a way that nobody thought of."""
+    outcomes: SimpleQueue[runs.Outcome] = SimpleQueue()
+    running = Executor(
+        using="default", worker_id="lost", on_outcome=lambda holding, outcome, seconds: outcomes.put(outcome)
+    )
+
+    def fail(lease: Any, **options: Any) -> None:
+        raise SystemExit("around the task")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "execute", fail)
+        running.launch(Holdings(places=1).take(claimed_lease()))
+        lost = outcomes.get(timeout=10)
+    running.launch(
+        Holdings(places=1).take(claimed_lease(task_path="tests.worker_tasks.thread_name", args=[]))
+    )
+    after = outcomes.get(timeout=10)
+
+    assert isinstance(lost, runs.Retry)
+    assert "without an outcome" in lost.error["traceback"]
+    assert isinstance(after, runs.Completed)
+    assert running.stop(5)
 
 
 def test_an_observer_that_fails_spoils_nothing() -> None:

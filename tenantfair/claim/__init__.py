@@ -10,7 +10,9 @@ from typing import Any, Final
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from tenantfair import prepared
 from tenantfair.claim.base import Call, ClaimBatch, Engine, Lease, Poisoned, Preference
+from tenantfair.claim.decode import another_shape
 from tenantfair.claim.legacy import Legacy
 from tenantfair.claim.observe import observed
 from tenantfair.claim.tenant_fair import TenantFair
@@ -24,6 +26,9 @@ _ENGINES: dict[str, Engine] = {engine.name: engine for engine in (TenantFair(), 
 
 # SQLSTATEs of refusals that the function could not turn into a row: nothing was claimed either way.
 _REFUSALS: Final = {"25006": "read_only_transaction", "55P03": "lock_contention"}
+_UNDEFINED_COLUMN: Final = "42703"
+# The columns of each statement. They are written out there, and asking the driver each time is slow.
+_columns: Final[dict[str, list[str]]] = {}
 # In this order: an unreadable column clears `args`, which must be read by then.
 _JSON_COLUMNS: Final = ("args", "kwargs", "state", "signals", "errors", "worker_ids", "denials")
 
@@ -59,23 +64,28 @@ def claim_due(
         if not (allow_in_transaction or connection.get_autocommit()):
             raise ClaimUnavailable("open_transaction")
         plan = chosen.plan(demand=demand, preference=preference, now=now)
-        observation.batch = chosen.decode(_fetch(connection, plan.sql, plan.params), demand=demand)
+        # Somebody else's transaction keeps its own durability.
+        unflushed = settings.claim_commits == "asynchronous" and connection.get_autocommit()
+        rows = _fetch(connection, plan.sql, {**plan.params, "unflushed": unflushed})
+        observation.batch = chosen.decode(rows, demand=demand)
         return observation.batch
 
 
-def _fetch(
-    connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]
-) -> Sequence[Mapping[str, Any]]:
+def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     try:
-        with connection.cursor() as cursor:
+        with prepared.cursor(connection) as cursor:
             cursor.execute(sql, params)
-            columns = [column.name for column in cursor.description]
-            rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+            if (columns := _columns.get(sql)) is None:
+                columns = _columns[sql] = [column.name for column in cursor.description]
+            found = cursor.fetchall()
     except DatabaseError as error:
-        reason = _REFUSALS.get(getattr(error.__cause__, "sqlstate", None) or "")
-        if reason is None:
+        state = getattr(error.__cause__, "sqlstate", None) or ""
+        if state == _UNDEFINED_COLUMN:
+            raise another_shape(str(error).partition("\n")[0]) from error
+        if state not in _REFUSALS:
             raise
-        raise ClaimUnavailable(reason) from error
+        raise ClaimUnavailable(_REFUSALS[state]) from error
+    rows = [dict(zip(columns, row, strict=True)) for row in found]
     for row in rows:
         _read_json(row)
     return rows
@@ -89,18 +99,23 @@ def _read_json(row: dict[str, Any]) -> None:
     neighbours lose nothing.
     """
     for column in _JSON_COLUMNS:
-        if not isinstance(row.get(column), str):
-            continue
-        try:
-            row[column] = json.loads(row[column])
-        except (ValueError, RecursionError):
+        text = row.get(column)
+        # Most of them are empty.
+        if text == "[]":
             row[column] = []
-            row["args"] = None
+        elif text == "{}":
+            row[column] = {}
+        elif isinstance(text, str):
+            try:
+                row[column] = json.loads(text)
+            except (ValueError, RecursionError):
+                row[column] = []
+                row["args"] = None
 
 
 def due_work_exists(*, using: str | None = None) -> bool:
     """Return whether a claim could be granted anything; reads only, locks nothing, may err towards True."""
-    with connections[using or get_settings().database].cursor() as cursor:
+    with prepared.cursor(connections[using or get_settings().database]) as cursor:
         cursor.execute(load("due_work_exists"))
         (found,) = cursor.fetchone()
     return bool(found)

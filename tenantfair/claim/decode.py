@@ -18,10 +18,15 @@ def known_shape() -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
-        raise SchemaMismatch(
-            [f"a claim returned rows that this version cannot read ({error!r})"],
-            "Run `manage.py migrate tenantfair` and restart the workers.",
-        ) from error
+        raise another_shape(repr(error)) from error
+
+
+def another_shape(what: str) -> SchemaMismatch:
+    """Return the error for a claim function that does not answer as this version expects."""
+    return SchemaMismatch(
+        [f"a claim returned rows that this version cannot read ({what})"],
+        "Run `manage.py migrate tenantfair` and restart the workers.",
+    )
 
 
 def refuse_error_row(rows: Sequence[Row]) -> None:

@@ -51,7 +51,8 @@ def examine(using: str | None = None, limits: Limits | None = None) -> Report:
         found = [*_in_kind("schema", problems), *_in_kind("function_body", [*changed_functions(alias)])]
         pairs = []
         if not any(problem.startswith(_HOPELESS) for problem in problems):
-            found += _rows(alias, load("doctor_shape"), {})
+            for name in ("doctor_shape", "doctor_recording"):
+                found += _rows(alias, load(name), {})
             parameters = {"most": EXAMPLES, **asdict(limits or Limits())}
             for name in _STATEMENTS:
                 found += _rows(alias, load(name), parameters)

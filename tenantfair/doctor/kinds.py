@@ -278,6 +278,13 @@ KINDS: Final = {
             "End the transaction: `SELECT pg_terminate_backend(pid)`, ROLLBACK PREPARED, or drop the slot.",
         ),
         Kind(
+            "recording_left",
+            Severity.LOOK,
+            "A recording of tenantfair_certify was left behind. It writes nothing any more, but costs each"
+            " statement a little.",
+            "`manage.py tenantfair_certify --clean`.",
+        ),
+        Kind(
             "debt",
             Severity.LOOK,
             "More runs are admitted than the cap allows: it was lowered, and nothing is revoked.",

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from contextvars import Context
-from inspect import signature
+from functools import lru_cache
+from inspect import Signature, signature
 from typing import Any
 
 from django.dispatch import Signal
@@ -57,7 +59,7 @@ def execute(
     """
     attempt = Attempt(lease, using=using, monitor=monitor or LeaseMonitor())
     try:
-        task = resolve(lease.task_path, lease.backend)
+        task = resolve(lease.task_path, lease.backend, lease.queue_name)
         return Context().run(_Execution(task, attempt, worker_id).outcome)
     except UnknownTask as error:
         logger.warning(
@@ -134,7 +136,7 @@ class _Execution:
             raise TypeError("the stored arguments are not a list and a mapping")
         if self.task.takes_context:
             positional = [RunContext(task_result=self.result, running=self.attempt), *positional]
-        signature(self.task.func, follow_wrapped=False).bind(*positional, **named)
+        _signature_of(self.task.func).bind(*positional, **named)
         return positional, named
 
     def _fail(self, error: BaseException) -> Outcome:
@@ -176,6 +178,11 @@ class _Execution:
             signal.send_robust(sender=self.sender, task_result=self.result)
         except BaseException:  # send_robust lets SystemExit and its like pass
             logger.exception("Run %s: a signal receiver left by a base exception", self.attempt.lease.run_id)
+
+
+@lru_cache(maxsize=1000)
+def _signature_of(function: Callable[..., Any]) -> Signature:
+    return signature(function, follow_wrapped=False)
 
 
 def _current_tenant(lease: Lease) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Final
 
 from tenantfair.compat import AnyTask, Task, copy_task, task_backends
 from tenantfair.conf import get_settings
@@ -10,6 +11,7 @@ from tenantfair.exceptions import TenantFairError
 from tenantfair.payloads import safe_error_text
 
 _REASON_BYTES = 1024
+_MOST_COPIES = 1000
 
 
 class UnknownTask(TenantFairError):
@@ -23,8 +25,8 @@ class UnknownTask(TenantFairError):
         super().__init__(self.reason)
 
 
-def resolve(task_path: str, backend: str) -> AnyTask:
-    """Return the task named by `task_path`, bound to the backend alias of the run.
+def resolve(task_path: str, backend: str, queue_name: str | None = None) -> AnyTask:
+    """Return the task named by `task_path`, bound to the backend alias and the queue name of the run.
 
     The path is a module and one attribute of it, which must be a `Task` object. `UnknownTask` says what is
     in the way: the path, `TASK_MODULES`, whatever the import raised (`SystemExit` included), or a backend
@@ -46,7 +48,23 @@ def resolve(task_path: str, backend: str) -> AnyTask:
         task_backends[backend]
     except Exception as error:  # the constructor of any class that TASKS may name
         raise UnknownTask(f"no task backend {backend!r} on this host: {_describe(error)}") from error
-    return copy_task(found, backend=backend)
+    return _bound(found, task_path, backend, found.queue_name if queue_name is None else queue_name)
+
+
+# The task as last found under a path, and the copy made of it. Every run of a task asks for the same one.
+_copies: Final[dict[tuple[str, str, str], tuple[AnyTask, AnyTask]]] = {}
+
+
+def _bound(found: AnyTask, task_path: str, backend: str, queue_name: str) -> AnyTask:
+    key = (task_path, backend, queue_name)
+    known = _copies.get(key)
+    if known is not None and known[0] is found:
+        return known[1]
+    if len(_copies) >= _MOST_COPIES:
+        _copies.clear()
+    copy = copy_task(found, backend=backend, queue_name=queue_name)
+    _copies[key] = (found, copy)
+    return copy
 
 
 def _is_within(module_name: str, prefix: str) -> bool:

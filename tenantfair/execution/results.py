@@ -11,7 +11,7 @@ from tenantfair.compat import AnyTask, AnyTaskResult, TaskError, TaskResult, Tas
 def from_lease(task: AnyTask, lease: Lease) -> AnyTaskResult:
     """Return the RUNNING result of a leased run, made from the lease alone."""
     return TaskResult(
-        task=copy_task(task, queue_name=lease.queue_name),
+        task=task if task.queue_name == lease.queue_name else copy_task(task, queue_name=lease.queue_name),
         id=str(lease.run_id),
         status=TaskResultStatus.RUNNING,
         enqueued_at=lease.enqueued_at,

@@ -12,6 +12,7 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(install("tenantfair_storage.v1"), load("tenantfair_storage.v1.reverse")),
+        migrations.RunSQL(install("pattern_indexes_drop"), install("pattern_indexes_restore")),
         migrations.RunSQL(
             install("tenantfair_partition_schedule.v1"),
             "DROP FUNCTION tenantfair_partition_schedule() CASCADE",

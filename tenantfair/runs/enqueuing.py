@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from django.db import connections, transaction
 
 from tenantfair import wakeups
 from tenantfair.exceptions import RunExists
-from tenantfair.runs import _arguments
+from tenantfair.runs import _arguments, _copying
 from tenantfair.runs.new import Columns, NewRun, Preparation, Tenantless
 from tenantfair.sql import load
-
-# One statement's rows and rough bytes; larger ones were no faster.
-_BATCH_ROWS: Final = 1_000
-_BATCH_BYTES: Final = 8 * 1024 * 1024
-_COLUMNS: Final = tuple(field.name for field in fields(Columns))
 
 
 def enqueue(
@@ -57,7 +52,7 @@ def create(new: NewRun, *, using: str | None = None) -> tuple[UUID, datetime]:
     """Do what `enqueue` does, and return the run's id and the time it was enqueued at."""
     alias = _arguments.database(using)
     columns = Preparation().columns(new)
-    enqueued_at = _insert(alias, [columns])[columns.run_id]
+    enqueued_at = _insert(alias, columns)
     wakeups.request(alias, due=[columns.run_after or columns.delay])
     return columns.run_id, enqueued_at
 
@@ -69,38 +64,22 @@ def enqueue_many(runs: Iterable[NewRun], *, using: str | None = None) -> list[UU
     """
     preparation = Preparation()
     prepared = [preparation.columns(new) for new in runs]
-    seen: set[UUID] = set()
-    for columns in prepared:
-        if columns.run_id in seen:
-            raise RunExists(columns.run_id)
-        seen.add(columns.run_id)
+    ids = [columns.run_id for columns in prepared]
+    if len(set(ids)) < len(ids):
+        raise RunExists(Counter(ids).most_common(1)[0][0])
     alias = _arguments.database(using)
     if prepared:
-        with transaction.atomic(using=alias):
-            for batch in _batches(prepared):
-                _insert(alias, batch)
-            wakeups.request(alias, due=[columns.run_after or columns.delay for columns in prepared])
-    return [columns.run_id for columns in prepared]
+        with _copying.duplicates_as_run_exists(), transaction.atomic(using=alias):
+            _copying.copy(alias, prepared)
+            wakeups.request(alias, due={columns.run_after or columns.delay for columns in prepared})
+    return ids
 
 
-def _batches(prepared: Sequence[Columns]) -> Iterator[list[Columns]]:
-    batch: list[Columns] = []
-    size = 0
-    for columns in prepared:
-        if batch and (len(batch) == _BATCH_ROWS or size + columns.size > _BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(columns)
-        size += columns.size
-    yield batch
-
-
-def _insert(alias: str, batch: Sequence[Columns]) -> dict[UUID, datetime]:
-    params = {name: [getattr(columns, name) for columns in batch] for name in _COLUMNS}
+def _insert(alias: str, columns: Columns) -> datetime:
     with connections[alias].cursor() as cursor:
-        cursor.execute(load("enqueue_runs"), params)
-        inserted: dict[UUID, datetime] = dict(cursor.fetchall())
-    for columns in batch:
-        if columns.run_id not in inserted:
-            raise RunExists(columns.run_id)
-    return inserted
+        cursor.execute(load("enqueue_run"), columns._asdict())
+        inserted = cursor.fetchone()
+    if inserted is None:
+        raise RunExists(columns.run_id)
+    enqueued_at: datetime = inserted[0]
+    return enqueued_at

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from django.db import DatabaseError, DataError
 
+from tenantfair import prepared
 from tenantfair.runs import _arguments, _statements
 from tenantfair.runs._writes import Write, write
 from tenantfair.runs.outcomes import Outcome
@@ -78,10 +79,21 @@ def settle(outcomes: Sequence[Outcome], *, using: str | None = None) -> Settleme
 
 
 def _store(alias: str, batch: Sequence[Write]) -> Settlement:
-    params = {name: [getattr(single, name) for single in batch] for name in _COLUMNS}
-    found = _statements.retried(alias, lambda: _statements.rows(alias, load("finish_runs"), params))
+    name, params = _statement(batch)
+    found = _statements.retried(alias, lambda: _statements.prepared_rows(alias, load(name), params))
     accepted = frozenset(run_id for run_id, is_accepted in found if is_accepted)
     return Settlement(accepted, frozenset(run_id for run_id, _ in found) - accepted)
+
+
+def _statement(batch: Sequence[Write]) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and the parameters of the statement that stores `batch`."""
+    if any(single.kind != "completed" for single in batch):
+        return "finish_runs", {name: [getattr(single, name) for single in batch] for name in _COLUMNS}
+    return "complete_runs", {
+        "run_id": prepared.uuid_array([single.run_id for single in batch]),
+        "claim_token": prepared.uuid_array([single.claim_token for single in batch]),
+        "result": prepared.text_array([single.result or "null" for single in batch]),
+    }
 
 
 def _store_alone(alias: str, single: Write) -> Settlement:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from types import NoneType
+from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
 from tenantfair import payloads
@@ -16,6 +17,9 @@ from tenantfair.conf import Settings, get_settings
 from tenantfair.exceptions import InvalidPayload, InvalidRun, InvalidTenant
 from tenantfair.runs import _arguments
 from tenantfair.tenants import validate_tenant
+
+_PLAIN: Final = (tuple, list)
+_NAMED: Final = (dict, NoneType)
 
 
 class Tenantless(Enum):
@@ -46,9 +50,8 @@ class NewRun:
     retry_limit: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Columns:
-    """One row of the insert, in the names of its parameters."""
+class Columns(NamedTuple):
+    """The columns of one new row that the caller decides."""
 
     run_id: UUID
     tenant_id: str | None
@@ -61,10 +64,14 @@ class Columns:
     run_after: datetime | None
     delay: timedelta | None
 
-    @property
-    def size(self) -> int:
-        """A rough size of the row in bytes."""
-        return 256 + len(self.args) + len(self.kwargs)
+
+class _Known(NamedTuple):
+    """What one task decides for all of its runs."""
+
+    task: AnyTask
+    path: str
+    queue: str
+    backend: str
 
 
 class Preparation:
@@ -73,35 +80,38 @@ class Preparation:
     def __init__(self) -> None:
         self._settings: Settings = get_settings()
         # Keyed by identity: equal tasks may belong to different tenants. The task is kept, so the key is too.
-        self._tasks: dict[int, tuple[AnyTask, str]] = {}
+        self._tasks: dict[int, _Known] = {}
+        self._tenants: set[str] = set()
 
     def columns(self, new: NewRun) -> Columns:
         """Return the row for `new`; `InvalidRun`, `InvalidTenant` or `InvalidPayload` says what is wrong."""
-        task, queue = self._task(new.task)
-        after = new.run_after if new.run_after is not None else task.run_after
-        run_after, delay = _arguments.due(after, what="run_after")
+        task, path, queue, backend = self._tasks.get(id(new.task)) or self._known(new.task)
+        after = task.run_after if new.run_after is None else new.run_after
+        if new.queue_name is not None:
+            queue = _queue(task, new.queue_name)
+        limit = self._settings.retry_limit
+        if new.retry_limit is not None:
+            limit = _arguments.count(new.retry_limit, what="retry_limit", low=0, high=32_767)
         args, kwargs = self._payload(new.args, new.kwargs)
-        limit = self._settings.retry_limit if new.retry_limit is None else new.retry_limit
         return Columns(
-            run_id=uuid4() if new.run_id is None else _arguments.run_id(new.run_id),
-            tenant_id=self._tenant(new.tenant_id, task),
-            task_path=task.module_path,
-            args=args,
-            kwargs=kwargs,
-            queue_name=queue if new.queue_name is None else _queue(task, new.queue_name),
-            backend=task.backend,
-            retry_limit=_arguments.count(limit, what="retry_limit", low=0, high=32_767),
-            run_after=run_after,
-            delay=delay,
+            uuid4() if new.run_id is None else _arguments.run_id(new.run_id),
+            self._tenant(new.tenant_id, task),
+            path,
+            args,
+            kwargs,
+            queue,
+            backend,
+            limit,
+            *_arguments.due(after, what="run_after"),
         )
 
-    def _task(self, task: object) -> tuple[AnyTask, str]:
-        known = self._tasks.get(id(task))
-        if known is None:
-            if not isinstance(task, Task):
-                raise InvalidRun(f"only a Task object can be enqueued, not {type(task).__name__}")
-            _require_findable(task)
-            known = self._tasks[id(task)] = task, _queue(task, task.queue_name)
+    def _known(self, task: object) -> _Known:
+        if not isinstance(task, Task):
+            raise InvalidRun(f"only a Task object can be enqueued, not {type(task).__name__}")
+        _require_findable(task)
+        backend = _arguments.label(task.backend, what="backend")
+        known = _Known(task, task.module_path, _queue(task, task.queue_name), backend)
+        self._tasks[id(task)] = known
         return known
 
     def _tenant(self, given: object, task: AnyTask) -> str | None:
@@ -114,9 +124,15 @@ class Preparation:
             return None
         if wanted is None:
             raise InvalidTenant("a run needs a tenant id; runs.TENANTLESS asks for the tenantless scope")
-        return validate_tenant(wanted)
+        if type(wanted) is str and wanted in self._tenants:
+            return wanted
+        tenant = validate_tenant(wanted)
+        self._tenants.add(tenant)
+        return tenant
 
     def _payload(self, args: object, kwargs: object) -> tuple[str, str]:
+        if type(args) in _PLAIN and type(kwargs) in _NAMED and not args and not kwargs:
+            return "[]", "{}"
         if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
             raise InvalidRun(f"args is a list or a tuple, not {type(args).__name__}")
         if kwargs is None:
@@ -137,7 +153,8 @@ class Preparation:
 def _require_findable(task: AnyTask) -> None:
     """`InvalidRun` unless a worker will find a Task object under the path that the run stores."""
     module = sys.modules.get(task.func.__module__)
-    if not isinstance(getattr(module, task.func.__qualname__, None), Task):
+    found = getattr(module, task.func.__qualname__, None)
+    if not isinstance(found, Task) or not task.module_path.isprintable():
         raise InvalidRun(f"there is no Task object at {task.module_path!r:.200}")
 
 

@@ -1,9 +1,61 @@
 -- One claim under the domain's own lease and attempts, by the database's clock. The left join lets the
--- function itself report a missing policy row.
+-- function itself report a missing policy row. With `unflushed` the commit of this transaction, the claim's
+-- own, is not waited for (decision 0010).
 
-SELECT claimed.*
-FROM (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now) AS at
-LEFT JOIN tenantfair_policy AS policy ON policy.id = 1
+SELECT
+    claimed.row_kind,
+    claimed.error_reason,
+    claimed.disposition,
+    claimed.visit_ordinal,
+    claimed.outcome_ordinal,
+    -- a lease, or a poisoned run
+    claimed.run_id,
+    claimed.tenant_id,
+    claimed.task_path,
+    claimed.args,
+    claimed.kwargs,
+    claimed.state,
+    claimed.signals,
+    claimed.checkpoint_seq,
+    claimed.failures,
+    claimed.retry_limit,
+    claimed.abandons,
+    claimed.queue_name,
+    claimed.backend,
+    claimed.enqueued_at,
+    claimed.started_at,
+    claimed.errors,
+    claimed.worker_ids,
+    claimed.claim_token,
+    claimed.claimed_at,
+    claimed.claim_attempt,
+    claimed.poisoned_at,
+    claimed.poison_reason,
+    claimed.work_class,
+    claimed.eligible_at,
+    -- the call
+    claimed.inspections,
+    claimed.outcome_count,
+    claimed.denials,
+    claimed.laps_before,
+    claimed.cursor_before,
+    claimed.laps_after,
+    claimed.cursor_after
+FROM (
+    SELECT
+        coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
+        CASE
+            WHEN %(unflushed)s::boolean THEN set_config('synchronous_commit', 'off', true)
+        END AS durability
+) AS at
+LEFT JOIN LATERAL (
+    SELECT found.lease_seconds, found.max_attempts
+    FROM tenantfair_policy AS found
+    -- From the end, where the newest version of the row is.
+    WHERE found.id >= 1
+    ORDER BY found.id DESC
+    LIMIT 1
+) AS policy ON true
 CROSS JOIN LATERAL tenantfair_claim(
     at.now,
     at.now - make_interval(secs => coalesce(policy.lease_seconds, 60)),

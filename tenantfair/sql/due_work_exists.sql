@@ -11,7 +11,10 @@ WITH RECURSIVE clock AS (
         clock_timestamp() - make_interval(secs => policy.lease_seconds) AS expired_before,
         policy.max_active
     FROM tenantfair_policy AS policy
-    WHERE policy.id = 1
+    -- From the end, where the newest version of the row is.
+    WHERE policy.id >= 1
+    ORDER BY policy.id DESC
+    LIMIT 1
 ),
 -- Hops from scope to scope over the index of queued runs.
 queued (scope_key, place) AS (
@@ -38,7 +41,7 @@ queued (scope_key, place) AS (
 )
 SELECT
     -- Without its row the domain cannot be judged; the claim says what is wrong with it.
-    NOT EXISTS (SELECT FROM tenantfair_policy)
+    NOT EXISTS (SELECT FROM clock)
     OR (
         SELECT run.id
         FROM tenantfair_run AS run

@@ -1,7 +1,8 @@
 -- The legacy engine: whatever is due or expired, oldest first, whoever it belongs to. Never admits: a marker
 -- it finds is kept, a poisoned run loses it, no run ever gets one. Shares the policy row with other legacy
 -- claims and with nobody else, so both engines never claim at once. Returns the columns of an outcome row
--- of tenantfair_claim, or one error row.
+-- of tenantfair_claim, or one error row. With `unflushed` the commit of this transaction, the claim's own, is
+-- not waited for (decision 0010).
 
 WITH gate AS MATERIALIZED (
     SELECT admission_mode, lease_seconds, max_attempts
@@ -13,7 +14,10 @@ clock AS MATERIALIZED (
     SELECT
         at.now,
         at.now - make_interval(secs => gate.lease_seconds) AS expired_before,
-        gate.max_attempts
+        gate.max_attempts,
+        CASE
+            WHEN %(unflushed)s::boolean THEN set_config('synchronous_commit', 'off', true)
+        END AS durability
     FROM gate
     CROSS JOIN (SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now) AS at
     WHERE gate.admission_mode = 'legacy'

@@ -100,7 +100,7 @@ DECLARE
     v_give_up_at     timestamptz;
     v_setting        text;
     v_door           bigint;
-    v_policy         tenantfair_policy%ROWTYPE;
+    v_policy         record;
     v_phase          text;
     v_error          text;
 
@@ -218,7 +218,9 @@ BEGIN
             END;
         END IF;
         IF v_error IS NULL THEN
-            SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE SKIP LOCKED;
+            -- From the end, where the newest version is: under somebody's old snapshot the others pile up before it.
+            SELECT policy.*, policy.ctid AS row INTO v_policy FROM tenantfair_policy AS policy
+            WHERE policy.id >= 1 ORDER BY policy.id DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
             IF v_policy.id IS NULL THEN
                 BEGIN
                     IF v_give_up_at IS NOT NULL THEN
@@ -228,7 +230,8 @@ BEGIN
                             true
                         );
                     END IF;
-                    SELECT * INTO v_policy FROM tenantfair_policy WHERE id = 1 FOR NO KEY UPDATE;
+                    SELECT policy.*, policy.ctid AS row INTO v_policy FROM tenantfair_policy AS policy
+                    WHERE policy.id >= 1 ORDER BY policy.id DESC LIMIT 1 FOR NO KEY UPDATE;
                     v_setting := set_config('lock_timeout', extract(milliseconds FROM v_patience)::integer || 'ms', true);
                 EXCEPTION
                     WHEN lock_not_available THEN
@@ -236,16 +239,16 @@ BEGIN
                         v_error := 'lock_contention';
                 END;
             END IF;
-        END IF;
-        IF v_error IS NULL
-            AND (v_policy.admission_mode = 'tenant_fair' AND v_policy.max_active IS NOT NULL) IS NOT TRUE
-        THEN
-            v_phase := 'policy_readiness';
-            v_error := CASE
-                WHEN v_policy.id IS NULL OR v_policy.admission_mode = 'tenant_fair' THEN 'malformed_policy'
-                WHEN v_policy.initialized_at IS NULL THEN 'not_initialized'
-                ELSE 'inactive_engine'
-            END;
+            IF v_error IS NULL
+                AND (v_policy.admission_mode = 'tenant_fair' AND v_policy.max_active IS NOT NULL) IS NOT TRUE
+            THEN
+                v_phase := 'policy_readiness';
+                v_error := CASE
+                    WHEN v_policy.id IS NULL OR v_policy.admission_mode = 'tenant_fair' THEN 'malformed_policy'
+                    WHEN v_policy.initialized_at IS NULL THEN 'not_initialized'
+                    ELSE 'inactive_engine'
+                END;
+            END IF;
         END IF;
         IF v_error IS NOT NULL THEN
             v_setting := set_config('lock_timeout', v_caller_timeout, true);
@@ -658,7 +661,7 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT
                         CASE
-                            -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0014).
+                            -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0015).
                             WHEN visit.fits
                                 AND part.cap >= (
                                     SELECT schedule.unfinished_count
@@ -761,7 +764,7 @@ BEGIN
                         CASE
                             WHEN visit.admitted IS NOT NULL THEN visit.admitted
                             WHEN NOT visit.has_queue THEN NULL
-                            -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0014).
+                            -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0015).
                             WHEN visit.fits
                                 AND visit.cap >= (
                                     SELECT schedule.unfinished_count
@@ -1246,6 +1249,8 @@ BEGIN
             )
             UPDATE tenantfair_run AS run
             SET
+                -- No change: named here, the generated scope_key is compiled once; else it is parsed again for each row.
+                tenant_id = run.tenant_id,
                 wake_at = NULL,
                 claim_token = CASE WHEN NOT outcome.poison THEN gen_random_uuid() END,
                 claimed_at = CASE WHEN NOT outcome.poison THEN p_now END,
@@ -1380,7 +1385,7 @@ BEGIN
             scan_ring_position = v_cursor,
             scan_laps = v_laps,
             updated_at = p_now
-        WHERE policy.id = 1;
+        WHERE policy.ctid = v_policy.row;
     END IF;
     v_setting := set_config('lock_timeout', v_caller_timeout, true);
 

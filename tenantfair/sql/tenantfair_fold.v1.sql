@@ -24,6 +24,21 @@ DECLARE
     v_deltas bigint[];
     v_marker text;
 BEGIN
+    -- What updates have added up and not noted yet (tenantfair_run_updated). They start afresh after this fold, so
+    -- that the next one notes its row and opens another.
+    IF current_setting('tenantfair.delta_since', true) <> '' THEN
+        INSERT INTO tenantfair_pending (xid, opens, scope_key, delta)
+        VALUES (
+            pg_current_xact_id(),
+            false,
+            substr(current_setting('tenantfair.noted_scope'), 2),
+            current_setting('tenantfair.delta_since')::bigint
+        );
+        v_marker := set_config('tenantfair.delta_since', '', true);
+    END IF;
+    v_marker := set_config('tenantfair.noted_scope', '', true);
+    v_marker := set_config('tenantfair.fold_opened', '', true);
+
     WITH taken AS (
         DELETE FROM tenantfair_pending
         WHERE xid = pg_current_xact_id()
@@ -38,7 +53,6 @@ BEGIN
     SELECT array_agg(scope_key ORDER BY scope_key), array_agg(delta ORDER BY scope_key)
     INTO v_scopes, v_deltas
     FROM totals;
-    v_marker := set_config('tenantfair.fold_opened', '', true);
 
     IF v_scopes IS NULL THEN
         RETURN;

@@ -1,10 +1,18 @@
 -- What an open transaction has done to the unfinished counts and nobody else can see yet: one row per
 -- scope and statement, read and removed by the same transaction's fold. Unlogged, since no row outlives
 -- the transaction that wrote it; a crash empties the table together with those transactions.
+--
+-- A transaction's first note opens its fold. That the fold is open is remembered in the transaction-local setting
+-- tenantfair.fold_opened, which a rollback to a savepoint takes back together with the note; a setting lost
+-- otherwise opens a second fold that finds nothing. It is set before the note is there, because an immediate
+-- constraint folds it on the spot.
 
 CREATE UNLOGGED TABLE tenantfair_pending (
-    xid       xid8 NOT NULL,
-    opens     boolean NOT NULL,
+    xid       xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    opens     boolean NOT NULL DEFAULT CASE
+        WHEN current_setting('tenantfair.fold_opened', true) = pg_current_xact_id()::text THEN false
+        ELSE set_config('tenantfair.fold_opened', pg_current_xact_id()::text, true) IS NOT NULL
+    END,
     scope_key text COLLATE "C" NOT NULL,
     delta     bigint NOT NULL
 )

@@ -1,7 +1,7 @@
 -- True for a policy row whose columns fit together; otherwise a check_violation that names the rule they break.
 --
 -- A CHECK of tenantfair_policy calls it: every claim writes the cursor, and PostgreSQL would parse the text of
--- every single CHECK again each time (decision 0013).
+-- every single CHECK again each time (decision 0014).
 
 CREATE OR REPLACE FUNCTION tenantfair_policy_shape(
     p_admission_mode        text,

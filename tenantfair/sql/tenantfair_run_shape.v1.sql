@@ -1,7 +1,7 @@
 -- True for a run whose columns fit together; otherwise a check_violation that names the rule they break.
 --
 -- The one CHECK of tenantfair_run calls it. PostgreSQL parses the text of every CHECK again at each statement that
--- writes a row: nine of them were a tenth of a claim's time, and of a heartbeat's and a finish's (decision 0013).
+-- writes a row: nine of them were a tenth of a claim's time, and of a heartbeat's and a finish's (decision 0014).
 
 CREATE OR REPLACE FUNCTION tenantfair_run_shape(
     p_tenant_id       text,

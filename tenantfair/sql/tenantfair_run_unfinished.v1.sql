@@ -1,10 +1,10 @@
 -- Notes how a statement changes the number of unfinished runs per scope. Nothing is locked here: the note
--- waits in tenantfair_pending until the transaction's fold (tenantfair_fold), which the first note opens. That it
--- is open is remembered in the transaction-local setting tenantfair.fold_opened, which a rollback to a savepoint
--- takes back together with the note; a setting lost otherwise opens a second fold that finds nothing.
+-- waits in tenantfair_pending until the transaction's fold (tenantfair_fold), which the first note opens.
 --
--- INSERT and DELETE are noted once per statement and scope. UPDATE is noted per row, behind a WHEN that is
--- true only when a run finishes, is revived or changes hands, so claims and heartbeats pass without a call.
+-- INSERT and DELETE are noted once per statement and scope. UPDATE is noted per row, behind a WHEN that is true
+-- only when a run finishes, is revived or changes hands, so claims and heartbeats pass without a note. Rows that
+-- follow one of the same scope are added up and noted together: a note for each would be half the cost of a mass
+-- finish.
 -- Runs as the owner, so that a role that may only enqueue needs no rights on the counts.
 
 -- The rule of tenantfair.tenants.validate_tenant; NULL, the tenantless scope, is well formed.
@@ -30,15 +30,23 @@ CREATE OR REPLACE FUNCTION tenantfair_run_inserted()
     SET search_path FROM CURRENT
 AS $tenantfair_run_inserted$
 DECLARE
-    v_opens  CONSTANT boolean := current_setting('tenantfair.fold_opened', true)
-        IS DISTINCT FROM pg_current_xact_id()::text;
-    v_opened text;
+    v_scopes     text[];
+    v_deltas     bigint[];
+    v_well_named boolean;
 BEGIN
-    IF EXISTS (
+    SELECT
+        array_agg(inserted.scope_key) FILTER (WHERE inserted.unfinished > 0),
+        array_agg(inserted.unfinished) FILTER (WHERE inserted.unfinished > 0),
+        bool_and(tenantfair_tenant_is_well_formed(nullif(inserted.scope_key, '')))
+    INTO v_scopes, v_deltas, v_well_named
+    FROM (
         SELECT
-        FROM (SELECT DISTINCT tenant_id FROM new_runs) AS inserted
-        WHERE NOT tenantfair_tenant_is_well_formed(inserted.tenant_id)
-    ) THEN
+            scope_key,
+            count(*) FILTER (WHERE finished_at IS NULL) AS unfinished
+        FROM new_runs
+        GROUP BY scope_key
+    ) AS inserted;
+    IF NOT v_well_named THEN
         RAISE EXCEPTION 'a tenant id is in form NFC, has 1..255 bytes, no control characters, no white space at its ends'
             USING
                 ERRCODE = 'check_violation',
@@ -46,21 +54,10 @@ BEGIN
                 TABLE = 'tenantfair_run',
                 COLUMN = 'tenant_id';
     END IF;
-    -- Before the note, because an immediate constraint folds it on the spot.
-    IF v_opens THEN
-        v_opened := set_config('tenantfair.fold_opened', pg_current_xact_id()::text, true);
-    END IF;
-    INSERT INTO tenantfair_pending (xid, opens, scope_key, delta)
-    SELECT
-        pg_current_xact_id(),
-        v_opens AND row_number() OVER () = 1,
-        scope_key,
-        count(*)
-    FROM new_runs
-    WHERE finished_at IS NULL
-    GROUP BY scope_key;
-    IF v_opens AND NOT FOUND THEN
-        v_opened := set_config('tenantfair.fold_opened', '', true);
+    IF v_scopes IS NOT NULL THEN
+        INSERT INTO tenantfair_pending (scope_key, delta)
+        SELECT note.scope_key, note.delta
+        FROM unnest(v_scopes, v_deltas) AS note (scope_key, delta);
     END IF;
     RETURN NULL;
 END
@@ -72,30 +69,20 @@ CREATE OR REPLACE FUNCTION tenantfair_run_deleted()
     SECURITY DEFINER
     SET search_path FROM CURRENT
 AS $tenantfair_run_deleted$
-DECLARE
-    v_opens  CONSTANT boolean := current_setting('tenantfair.fold_opened', true)
-        IS DISTINCT FROM pg_current_xact_id()::text;
-    v_opened text;
 BEGIN
-    IF v_opens THEN
-        v_opened := set_config('tenantfair.fold_opened', pg_current_xact_id()::text, true);
-    END IF;
-    INSERT INTO tenantfair_pending (xid, opens, scope_key, delta)
-    SELECT
-        pg_current_xact_id(),
-        v_opens AND row_number() OVER () = 1,
-        scope_key,
-        - count(*)
+    INSERT INTO tenantfair_pending (scope_key, delta)
+    SELECT scope_key, - count(*)
     FROM old_runs
     WHERE finished_at IS NULL
     GROUP BY scope_key;
-    IF v_opens AND NOT FOUND THEN
-        v_opened := set_config('tenantfair.fold_opened', '', true);
-    END IF;
     RETURN NULL;
 END
 $tenantfair_run_deleted$;
 
+-- Called for each row that counts, then for the statement. What is added up is in two transaction-local settings,
+-- which a rollback to a savepoint takes back together with the rows: the scope noted last, behind a colon, and
+-- what came for it since. That is noted when another scope comes or the statement ends; where a host's trigger
+-- finishes runs in a statement that does not name finished_at, the fold finds it.
 CREATE OR REPLACE FUNCTION tenantfair_run_updated()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -103,24 +90,35 @@ CREATE OR REPLACE FUNCTION tenantfair_run_updated()
     SET search_path FROM CURRENT
 AS $tenantfair_run_updated$
 DECLARE
-    v_opens  CONSTANT boolean := current_setting('tenantfair.fold_opened', true)
-        IS DISTINCT FROM pg_current_xact_id()::text;
-    v_opened text;
+    v_scope CONSTANT text := current_setting('tenantfair.noted_scope', true);
+    v_since CONSTANT bigint := nullif(current_setting('tenantfair.delta_since', true), '')::bigint;
+    v_delta bigint;
+    v_set   text;
 BEGIN
-    IF NEW.tenant_id IS DISTINCT FROM OLD.tenant_id THEN
-        RAISE EXCEPTION 'a run never changes its tenant'
-            USING ERRCODE = 'integrity_constraint_violation';
+    IF TG_LEVEL = 'ROW' THEN
+        IF NEW.tenant_id IS DISTINCT FROM OLD.tenant_id THEN
+            RAISE EXCEPTION 'a run never changes its tenant'
+                USING ERRCODE = 'integrity_constraint_violation';
+        END IF;
+        v_delta := CASE WHEN NEW.finished_at IS NULL THEN 1 ELSE -1 END;
+        IF ':' || NEW.scope_key = v_scope THEN
+            v_set := set_config('tenantfair.delta_since', (coalesce(v_since, 0) + v_delta)::text, true);
+            RETURN NULL;
+        END IF;
+        v_set := set_config('tenantfair.noted_scope', ':' || NEW.scope_key, true);
     END IF;
-    IF v_opens THEN
-        v_opened := set_config('tenantfair.fold_opened', pg_current_xact_id()::text, true);
+
+    -- Settings first: an immediate constraint folds a note on the spot.
+    IF v_since IS NOT NULL THEN
+        v_set := set_config('tenantfair.delta_since', '', true);
+        INSERT INTO tenantfair_pending (scope_key, delta)
+        SELECT substr(v_scope, 2), v_since
+        WHERE v_since <> 0;
     END IF;
-    INSERT INTO tenantfair_pending (xid, opens, scope_key, delta)
-    VALUES (
-        pg_current_xact_id(),
-        v_opens,
-        NEW.scope_key,
-        CASE WHEN NEW.finished_at IS NULL THEN 1 ELSE -1 END
-    );
+    IF TG_LEVEL = 'ROW' THEN
+        INSERT INTO tenantfair_pending (scope_key, delta)
+        VALUES (NEW.scope_key, v_delta);
+    END IF;
     RETURN NULL;
 END
 $tenantfair_run_updated$;
@@ -144,4 +142,9 @@ CREATE OR REPLACE TRIGGER tenantfair_run_updated
         (NEW.finished_at IS NULL) <> (OLD.finished_at IS NULL)
         OR NEW.tenant_id IS DISTINCT FROM OLD.tenant_id
     )
+    EXECUTE FUNCTION tenantfair_run_updated();
+
+CREATE OR REPLACE TRIGGER tenantfair_run_updated_end
+    AFTER UPDATE OF finished_at ON tenantfair_run
+    FOR EACH STATEMENT
     EXECUTE FUNCTION tenantfair_run_updated();

@@ -1,4 +1,4 @@
-ALTER TABLE tenantfair_run RESET (autovacuum_vacuum_threshold, autovacuum_vacuum_scale_factor);
+ALTER TABLE tenantfair_run RESET (autovacuum_vacuum_threshold, autovacuum_vacuum_scale_factor, toast_tuple_target);
 ALTER TABLE tenantfair_schedule RESET (fillfactor, autovacuum_vacuum_scale_factor);
 ALTER TABLE tenantfair_partition RESET (fillfactor, autovacuum_vacuum_scale_factor);
 ALTER TABLE tenantfair_policy RESET (fillfactor, autovacuum_vacuum_threshold, autovacuum_vacuum_scale_factor);

@@ -15,6 +15,7 @@ BEGIN
     IF TG_TABLE_NAME = 'tenantfair_run' THEN
         -- The runs this transaction noted are gone with the rest.
         DELETE FROM tenantfair_pending WHERE xid = pg_current_xact_id();
+        PERFORM set_config('tenantfair.delta_since', '', true);
         IF EXISTS (SELECT FROM tenantfair_schedule WHERE in_ring)
             OR (v_blind AND pg_relation_size('tenantfair_schedule') > 0)
         THEN

@@ -1,8 +1,9 @@
 """Stores outcomes: a thread of its own, on a connection of its own, each outcome fenced on its own.
 
-An outcome is stored at once when the thread is idle; those that arrive meanwhile go together in the next
-statement, so batches form under load only. A failed statement is repeated with the same tokens until the
-database has answered: a claim that is still ours is then accepted, any other refused.
+An outcome is stored at once when no other task runs. Else the thread waits for others to go into the same
+statement, as long as they come in quick succession: 0.5 ms after the last one, 2 ms after the first, or when
+the last running task has ended, it stores what there is. A failed statement is repeated with the same tokens
+until the database has answered: a claim that is still ours is then accepted, any other refused.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 from django.db import Error, connections
 
@@ -27,6 +29,8 @@ from tenantfair.worker.records import about
 logger = logging.getLogger("tenantfair.worker")
 
 _LONGEST_BATCH: Final = 256
+_GATHER_SECONDS: Final = 0.002
+_SUCCESSION_SECONDS: Final = 0.0005
 _LONGEST_PAUSE: Final = 2.0
 # What gave the slot back, by outcome; the others keep it.
 _RELEASES: Final = {
@@ -77,6 +81,8 @@ class Completer:
         self._report = report
         self._changed = threading.Condition()
         self._queue: deque[_Pending] = deque()
+        # The thread waits for whatever comes first, not for more.
+        self._waiting = False
         self._stopping = False
         self._failures = 0
 
@@ -85,13 +91,15 @@ class Completer:
 
         One whose fence is known to be lost is dropped instead: that was counted when it was noticed.
         """
-        holding.ended = True
-        if holding.monitor.lost.is_set():
-            self._holdings.drop(holding)
-            return
+        running = self._holdings.end(holding)
+        lost = holding.monitor.lost.is_set()
         with self._changed:
-            self._queue.append(_Pending(holding, outcome, seconds))
-            self._changed.notify()
+            if not lost:
+                self._queue.append(_Pending(holding, outcome, seconds))
+            if self._waiting or running == 0:
+                self._changed.notify()
+        if lost:
+            self._holdings.drop(holding)
 
     def stop(self) -> None:
         """Let `run()` end; what is still waiting then is left to the end of its lease."""
@@ -113,17 +121,38 @@ class Completer:
         with self._changed:
             while not self._stopping:
                 now = time.monotonic()
-                batch: dict[Any, _Pending] = {}
-                for pending in self._queue:
-                    if pending.not_before <= now and len(batch) < _LONGEST_BATCH:
-                        batch.setdefault(pending.holding.lease.run_id, pending)
-                if batch:
-                    chosen = set(map(id, batch.values()))
-                    self._queue = deque(pending for pending in self._queue if id(pending) not in chosen)
-                    return list(batch.values())
+                if any(pending.not_before <= now for pending in self._queue):
+                    self._gather()
+                    return self._take()
                 pause = min((pending.not_before - now for pending in self._queue), default=None)
+                self._waiting = True
                 self._changed.wait(pause)
+                self._waiting = False
             return []
+
+    def _gather(self) -> None:
+        """Wait for further outcomes as long as they come in quick succession."""
+        deadline = time.monotonic() + _GATHER_SECONDS
+        waiting = 0
+        while waiting < len(self._queue) < _LONGEST_BATCH and self._holdings.running > 0:
+            waiting = len(self._queue)
+            left = deadline - time.monotonic()
+            if left <= 0 or self._stopping:
+                return
+            self._changed.wait(min(_SUCCESSION_SECONDS, left))
+
+    def _take(self) -> list[_Pending]:
+        now = time.monotonic()
+        batch: dict[UUID, _Pending] = {}
+        rest: deque[_Pending] = deque()
+        for pending in self._queue:
+            run_id = pending.holding.lease.run_id
+            if pending.not_before <= now and len(batch) < _LONGEST_BATCH and run_id not in batch:
+                batch[run_id] = pending
+            else:
+                rest.append(pending)
+        self._queue = rest
+        return list(batch.values())
 
     def _settle(self, batch: Sequence[_Pending]) -> None:
         alias = self._connections.alias
@@ -136,11 +165,16 @@ class Completer:
             self._isolate(batch, error)
             return
         self._failures = 0
+        accepted = [pending for pending in batch if pending.holding.lease.run_id in settlement.accepted]
+        if accepted:
+            self._accept(accepted)
+        if len(accepted) == len(batch):
+            return
         for pending in batch:
             run_id = pending.holding.lease.run_id
             if run_id in settlement.accepted:
-                self._accept(pending)
-            elif run_id in settlement.busy:
+                continue
+            if run_id in settlement.busy:
                 self._holdings.vacate(pending.holding)
                 self._later(pending, backoff(pending.tries, longest=_LONGEST_PAUSE))
             else:
@@ -148,6 +182,9 @@ class Completer:
 
     def _fail(self, batch: Sequence[_Pending], error: Error) -> None:
         """Try again after a while; singly, at once, when the fault may lie in the batch."""
+        if self._connections.unprepare(error):
+            self._settle(batch)
+            return
         connection = connections[self._connections.alias]
         usable = connection.connection is not None and connection.is_usable()
         if usable and len(batch) > 1:
@@ -197,19 +234,22 @@ class Completer:
         with self._changed:
             self._queue.append(pending)
 
-    def _accept(self, pending: _Pending) -> None:
-        outcome = _word(pending.outcome)
-        metrics.increment("tenantfair_task_outcomes_total", outcome=outcome)
-        metrics.increment("tenantfair_task_seconds_total", pending.seconds)
-        if self._counts_releases and (reason := _RELEASES.get(outcome)) is not None:
-            metrics.increment("tenantfair_admission_releases_total", reason=reason)
-        if outcome == "yielded":
+    def _accept(self, batch: Sequence[_Pending]) -> None:
+        words = [_word(pending.outcome) for pending in batch]
+        for outcome, number in Counter(words).items():
+            metrics.increment("tenantfair_task_outcomes_total", number, outcome=outcome)
+            if self._counts_releases and (reason := _RELEASES.get(outcome)) is not None:
+                metrics.increment("tenantfair_admission_releases_total", number, reason=reason)
+        metrics.increment("tenantfair_task_seconds_total", sum(pending.seconds for pending in batch))
+        if "yielded" in words:
             wakeups.request(self._connections.alias)
         if logger.isEnabledFor(logging.DEBUG):
-            extra = self._extra("run_settled", pending) | {"duration_ms": round(pending.seconds * 1000)}
-            logger.debug("Run %s %s", pending.holding.lease.run_id, outcome, extra=extra)
-        self._holdings.drop(pending.holding)
-        self._report("run_settled", lease=pending.holding.lease, outcome=outcome, seconds=pending.seconds)
+            for pending, outcome in zip(batch, words, strict=True):
+                extra = self._extra("run_settled", pending) | {"duration_ms": round(pending.seconds * 1000)}
+                logger.debug("Run %s %s", pending.holding.lease.run_id, outcome, extra=extra)
+        self._holdings.drop(*(pending.holding for pending in batch))
+        for pending, outcome in zip(batch, words, strict=True):
+            self._report("run_settled", lease=pending.holding.lease, outcome=outcome, seconds=pending.seconds)
 
     def _refuse(self, pending: _Pending) -> None:
         metrics.increment("tenantfair_fences_lost_total", operation="finish")

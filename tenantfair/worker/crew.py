@@ -89,6 +89,7 @@ class Crew:
         self.dispatcher = Dispatcher(
             connections_of=connections_of,
             free=lambda: self.holdings.free,
+            soon=lambda: self.holdings.settling,
             busy=lambda: len(self.holdings) > 0,
             launch=self.launch,
             prepare=prepare,
@@ -130,13 +131,12 @@ class Crew:
         All are held, and so renewed, before the first is started: tasks that compute leave this thread little
         time to start the others.
         """
-        holdings = [self.holdings.take(lease) for lease in leases]
+        holdings = self.holdings.take_all(leases)
         late = time.monotonic() - asked_at > self.plan.settings.lease_seconds
-        started = [holding for holding in holdings if not late and self._start(holding)]
-        for holding in holdings:
-            if holding not in started:
-                self.completer.put(holding, Released(holding.lease, started=False), 0.0)
-        return len(started)
+        unstarted = [holding for holding in holdings if late or not self._start(holding)]
+        for holding in unstarted:
+            self.completer.put(holding, Released(holding.lease, started=False), 0.0)
+        return len(holdings) - len(unstarted)
 
     def _start(self, holding: Holding) -> bool:
         if self.dispatcher.stopping:

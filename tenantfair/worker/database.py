@@ -3,6 +3,9 @@
 Each of the worker's service threads has one, installed under the host's alias for that thread alone. Tasks
 use the host's connections as they are. What a session needs is asked for at its start, by parameters of the
 connection: nothing of ours is ever SET, since behind a pooler that would reach somebody else's transaction.
+
+Where these parameters are taken and no pooler is in between, statements are prepared: they are planned once
+in a session, and only as index lookups, so that a plan made while a table was small stays right.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.db import OperationalError, connections
+from django.db import Error, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 from psycopg import IsolationLevel
@@ -34,7 +37,15 @@ _SERVER_OPTIONS: Final = (
     r"-c default_transaction_isolation=read\ committed"
     " -c default_transaction_read_only=off"
     " -c idle_in_transaction_session_timeout=30s"
+    # What is prepared is planned once, whatever the statistics say then.
+    " -c plan_cache_mode=force_generic_plan"
+    " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    " -c jit=off"
 )
+# As psycopg has it: for what is not asked to be prepared at its first use.
+_PREPARE_THRESHOLD: Final = 5
+# A prepared statement is not there, or is there already: the session is not ours alone.
+_LOST_STATEMENTS: Final = frozenset({"26000", "42P05"})
 
 
 class WorkerConnections:
@@ -44,11 +55,13 @@ class WorkerConnections:
         self.alias = alias
         self._worker_id = worker_id
         self._with_server_options = True
+        self._prepares = False
 
     def probe(self) -> None:
         """Find out whether the server takes our options at the start of a session, as poolers may not.
 
-        Raises `OperationalError` when there is no connection either way.
+        Also whether it is the server itself that answers. Raises `OperationalError` when there is no
+        connection either way.
         """
         try:
             self._try()
@@ -67,7 +80,11 @@ class WorkerConnections:
     def _try(self) -> None:
         connection = self._wrapper(self.alias)
         try:
-            connection.ensure_connection()
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_backend_pid()")
+                (pid,) = cursor.fetchone()
+            # A pooler tells its clients a number of its own.
+            self._prepares = pid == connection.connection.info.backend_pid
         finally:
             connection.close()
 
@@ -81,6 +98,22 @@ class WorkerConnections:
         finally:
             mine.close()
             connections[self.alias] = previous
+
+    def unprepare(self, error: Error) -> bool:
+        """Return whether `error` shows that sessions do not keep what was prepared; then prepare no more.
+
+        This thread's connection is closed in that case: what failed can be tried again.
+        """
+        mine = connections[self.alias]
+        options = mine.settings_dict["OPTIONS"]
+        if getattr(error.__cause__, "sqlstate", None) not in _LOST_STATEMENTS:
+            return False
+        if options.get("prepare_threshold") is None:
+            return False
+        self._prepares = False
+        options["prepare_threshold"] = None
+        mine.close()
+        return True
 
     def params(self, alias: str) -> dict[str, Any]:
         """Return what `psycopg.connect` needs for a session of the worker's on `alias`."""
@@ -108,4 +141,6 @@ class WorkerConnections:
         if self._with_server_options and "service" not in options:
             given = options.get("options", os.environ.get("PGOPTIONS", ""))
             options["options"] = f"{given} {_SERVER_OPTIONS}".strip()
+            if self._prepares:
+                options.setdefault("prepare_threshold", _PREPARE_THRESHOLD)
         return options

@@ -2,9 +2,13 @@
 
 A poll asks first whether anything could be granted. If so it claims for all free places, and after a call
 that left places free it claims again at once until the cursor has passed where the first call began, one
-lap on. Then it waits: for a random part of the poll interval, and after a lap that granted nothing at least
-twenty times as long as the lap took. A request, which a freed place or a notification makes, ends the wait
-early. Any number of them during a poll are one more poll.
+lap on. A filled call is a sign that there is more: for a quarter of a second after it, places that become
+free are claimed for without asking, and those whose outcome is just being stored are waited for, at most
+2 ms, so that one call serves them together.
+
+Then it waits: for a random part of the poll interval, and after a lap that granted nothing at least twenty
+times as long as the lap took. A request, which a freed place or a notification makes, ends the wait early.
+Any number of them during a poll are one more poll.
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ from typing import Any, Final
 
 from django.db import Error, connections
 
-from tenantfair import claim, metrics
-from tenantfair.claim.base import ClaimBatch, Lease, Preference
+from tenantfair import metrics
+from tenantfair.claim.base import ClaimBatch, Lease
 from tenantfair.exceptions import (
     ClaimUnavailable,
     ConfigurationError,
@@ -28,12 +32,14 @@ from tenantfair.exceptions import (
     TenantFairError,
 )
 from tenantfair.worker.backoff import backoff
+from tenantfair.worker.calls import Calls
 from tenantfair.worker.database import WorkerConnections
 
 logger = logging.getLogger("tenantfair.worker")
 
 _LARGEST_DEMAND: Final = 256
 _LAP_FACTOR: Final = 20
+_GATHER_SECONDS: Final = 0.002
 _LONGEST_BACKOFF: Final = 10.0
 _BEAT_SECONDS: Final = 5.0
 _ALARM_SECONDS: Final = 5.0
@@ -50,6 +56,7 @@ class _LaunchFailed(Exception):
 class Dispatcher:
     """Claims for `free()` places and hands the leases to `launch`, with the time they were asked for at.
 
+    `soon()` says how many more are about to be free.
     `launch` returns how many were started; it has given the others back. `prepare` verifies the schema and
     synchronises the policy; it is called again when a claim says that something of these has
     changed. What it raises then, or a domain that can never be claimed from, is `fatal` and ends all polls.
@@ -68,11 +75,13 @@ class Dispatcher:
         interval: float,
         until_idle: bool = False,
         limit: int | None = None,
+        soon: Callable[[], int] = lambda: 0,
         worker_id: str = "",
         report: Callable[..., None] = lambda event, **_: None,
     ) -> None:
         self._connections = connections_of
         self._free = free
+        self._soon = soon
         self._busy = busy
         self._launch = launch
         self._prepare = prepare
@@ -84,7 +93,7 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._requested = False
         self._stopping = False
-        self._preference: Preference = "ready"
+        self._calls = Calls(connections_of.alias)
         # When the next poll may begin if one is requested, and when it begins anyway.
         self._earliest = self._latest = 0.0
         self._failures = 0
@@ -152,31 +161,39 @@ class Dispatcher:
         demand = min(self._free(), _LARGEST_DEMAND)
         return demand if self._left is None else min(demand, self._left)
 
+    def _gathered_demand(self) -> int:
+        """Return the demand; while there is more work, with the places that are just about to be free."""
+        deadline = min(self._calls.more_until, time.monotonic() + _GATHER_SECONDS)
+        with self._changed:
+            while not self._stopping and self._soon() > 0 and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+        return self._demand()
+
     def _poll(self) -> None:
         self._regular_pause(0.0)
         busy = self._busy()
         if self._demand() == 0:
             return
         metrics.increment("tenantfair_worker_events_total", event="poll")
-        began = time.monotonic()
-        if not claim.due_work_exists(using=self._connections.alias) or not self._claim_a_lap():
-            self._idle(busy, time.monotonic() - began)
+        self._calls.seconds = 0.0
+        if not self._claim_a_lap():
+            self._idle(busy, self._calls.seconds)
 
     def _claim_a_lap(self) -> bool:
         """Claim until places or ring are used up; return whether anything was granted."""
         origin: tuple[int, int] | None = None
         granted = False
-        while (demand := self._demand()) > 0:
-            self.beat = asked_at = time.monotonic()
-            batch = claim.claim_due(
-                demand, preference=self._preference if demand == 1 else None, using=self._connections.alias
-            )
-            if demand == 1:
-                self._preference = "expired" if self._preference == "ready" else "ready"
+        asks = True
+        while (demand := self._gathered_demand()) > 0:
+            self.beat = time.monotonic()
+            batch = self._calls.claim(demand, asks=asks)
+            if batch is None:
+                break
+            asks = False
             granted = granted or batch.call.outcomes > 0
-            self._start(batch, asked_at)
+            self._start(batch, self._calls.asked_at)
             if batch.call.outcomes >= demand:
-                # Filled: only poisoned runs can have left a place free, and then a new walk begins.
+                # Filled: poisoned runs have left places free, or tasks have ended already. A new walk begins.
                 origin = None
                 continue
             origin = origin or batch.call.before
@@ -252,6 +269,7 @@ class Dispatcher:
     def _failed(self, error: Error) -> None:
         metrics.increment("tenantfair_worker_events_total", event="claim_error")
         logger.warning("A claim failed: %s", str(error).strip(), extra=self._extra("claim_failed"))
+        self._connections.unprepare(error)
         connections[self._connections.alias].close()
         if getattr(error.__cause__, "sqlstate", None) in _SHAPE_SQLSTATES:
             self._check_again()

@@ -1,5 +1,9 @@
 """Runs leases in threads, one each; a thread is started when none is idle, and stays.
 
+One idle thread at a time is woken: it takes up a lease, wakes the next while there are others, and begins.
+So a thread is always on its way to the next lease, and short tasks are run by few threads, one after the
+other, without a switch between threads for each.
+
 A synchronous task runs in its thread, an asynchronous one on an event loop of that thread. The thread's
 Django connections are treated after each task as after a request; a transaction that a task left open is
 thrown away with its connection.
@@ -11,6 +15,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -42,7 +47,11 @@ class Executor:
         self._worker_id = worker_id
         self._on_outcome = on_outcome
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Holding | None] = queue.SimpleQueue()
+        self._unstarted: deque[Holding] = deque()
+        # What an idle thread waits for: True to look for holdings, False to end.
+        self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        # A call is on its way to a thread, which clears this before it looks.
+        self._called = False
         self._threads: list[threading.Thread] = []
         # Idle threads less the holdings that wait for one.
         self._spare = 0
@@ -58,25 +67,24 @@ class Executor:
                 )
                 thread.start()
                 self._threads.append(thread)
-            self._queue.put(holding)
+            self._unstarted.append(holding)
+        self._call()
 
     def take_unstarted(self) -> list[Holding]:
         """Return, and forget, the holdings that no thread has taken up yet."""
         taken: list[Holding] = []
         while True:
             try:
-                holding = self._queue.get_nowait()
-            except queue.Empty:
+                taken.append(self._unstarted.popleft())
+            except IndexError:
                 return taken
-            if holding is not None:
-                taken.append(holding)
 
     def stop(self, seconds: float) -> bool:
         """End the threads, each after its task; False when some last longer than `seconds`."""
         with self._lock:
             threads = list(self._threads)
         for _ in threads:
-            self._queue.put(None)
+            self._calls.put(False)
         deadline = time.monotonic() + seconds
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -84,10 +92,27 @@ class Executor:
 
     def _work(self) -> None:
         try:
-            while (holding := self._queue.get()) is not None:
-                self._run(holding)
+            while self._calls.get():
+                self._called = False
+                self._run_unstarted()
         finally:
             connections.close_all()
+
+    def _call(self) -> None:
+        """Have an idle thread look for holdings; each that is added is followed by a call."""
+        if not self._called:
+            self._called = True
+            self._calls.put(True)
+
+    def _run_unstarted(self) -> None:
+        while True:
+            try:
+                holding = self._unstarted.popleft()
+            except IndexError:
+                return
+            if self._unstarted:
+                self._call()
+            self._run(holding)
 
     def _run(self, holding: Holding) -> None:
         started = time.monotonic()

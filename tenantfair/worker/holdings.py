@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -50,18 +50,32 @@ class Holdings:
         self._changed = threading.Condition()
         self._held: dict[UUID, Holding] = {}
         self._occupied = 0
+        self._running = 0
         self._rows = list(range(2 * places)) if write_place else []
 
     def take(self, lease: Lease) -> Holding:
         """Hold `lease` and occupy a place with it."""
-        holding = Holding(lease=lease, monitor=LeaseMonitor(draining=self.draining))
+        return self.take_all([lease])[0]
+
+    def take_all(self, leases: Iterable[Lease]) -> list[Holding]:
+        """Hold each of `leases` and occupy a place with it."""
+        taken = [Holding(lease=lease, monitor=LeaseMonitor(draining=self.draining)) for lease in leases]
         with self._changed:
-            self._held[lease.claim_token] = holding
-            self._occupied += 1
-            if self._rows and self._write_place is not None:
-                holding.place = self._rows.pop()
-                self._write_place(holding.place, lease)
-        return holding
+            for holding in taken:
+                self._held[holding.lease.claim_token] = holding
+                if self._rows and self._write_place is not None:
+                    holding.place = self._rows.pop()
+                    self._write_place(holding.place, holding.lease)
+            self._occupied += len(taken)
+            self._running += len(taken)
+        return taken
+
+    def end(self, holding: Holding) -> int:
+        """Note that the task of `holding` has ended, and return how many others have not."""
+        with self._changed:
+            self._running -= not holding.ended
+            holding.ended = True
+            return self._running
 
     def vacate(self, holding: Holding) -> None:
         """Free the place of a holding that is still to be settled."""
@@ -70,15 +84,17 @@ class Holdings:
         if freed:
             self._on_freed()
 
-    def drop(self, holding: Holding) -> None:
-        """Forget a holding that is settled or lost, and free its place."""
+    def drop(self, *settled: Holding) -> None:
+        """Forget holdings that are settled or lost, and free their places."""
+        freed = False
         with self._changed:
-            self._held.pop(holding.lease.claim_token, None)
-            if holding.place is not None and self._write_place is not None:
-                self._write_place(holding.place, None)
-                self._rows.append(holding.place)
-                holding.place = None
-            freed = self._vacate(holding)
+            for holding in settled:
+                self._held.pop(holding.lease.claim_token, None)
+                if holding.place is not None and self._write_place is not None:
+                    self._write_place(holding.place, None)
+                    self._rows.append(holding.place)
+                    holding.place = None
+                freed = self._vacate(holding) or freed
             self._changed.notify_all()
         if freed:
             self._on_freed()
@@ -93,6 +109,17 @@ class Holdings:
         """How many places are free."""
         with self._changed:
             return self._places - self._occupied
+
+    @property
+    def running(self) -> int:
+        """How many holdings have a task that has not ended."""
+        return self._running
+
+    @property
+    def settling(self) -> int:
+        """How many places will be free as soon as an outcome has been stored."""
+        with self._changed:
+            return self._occupied - self._running
 
     def to_renew(self) -> list[Holding]:
         """Return the holdings whose lease is not known to be lost."""

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import logging
 import secrets
+import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
@@ -24,7 +27,7 @@ from tenantfair.worker.backoff import backoff
 
 logger = logging.getLogger("tenantfair.worker")
 
-_WAIT_SECONDS: Final = 0.25
+_TRIAL_STEP_SECONDS: Final = 0.25
 _TRIAL_SECONDS: Final = 5.0
 _LONGEST_BACKOFF: Final = 30.0
 
@@ -42,19 +45,30 @@ class Listener:
         self._on_wakeup = on_wakeup
         self._worker_id = worker_id
         self._stopping = threading.Event()
+        # Whoever waits for a notification waits for the end of this, too.
+        self._alarm: socket.socket | None = None
         self._failures = 0
         # Set once notifications have been seen to arrive; cleared while they do not.
         self.hears = threading.Event()
 
     def stop(self) -> None:
-        """Let `run()` end, within a quarter of a second."""
+        """Let `run()` end."""
         self._stopping.set()
+        alarm = self._alarm
+        if alarm is not None:
+            with suppress(OSError):  # it has ended just now
+                alarm.shutdown(socket.SHUT_RDWR)
 
     def run(self) -> None:
         """Listen until `stop()`, connecting again whenever the connection is lost."""
+        self._alarm, ears = socket.socketpair()
+        with self._alarm, ears:
+            self._listen_again_and_again(ears)
+
+    def _listen_again_and_again(self, ears: socket.socket) -> None:
         while not self._stopping.is_set():
             try:
-                if not self._listen():
+                if not self._listen(ears):
                     return
             except psycopg.Error as error:
                 self._lost(error)
@@ -62,7 +76,7 @@ class Listener:
             finally:
                 self.hears.clear()
 
-    def _listen(self) -> bool:
+    def _listen(self, ears: socket.socket) -> bool:
         """Listen on one connection; False when there is no use in another."""
         with psycopg.connect(**{**self._params(), "autocommit": True}) as connection:
             row = connection.execute(CHANNEL_SQL).fetchone()
@@ -75,12 +89,20 @@ class Listener:
             self.hears.set()
             # Whatever was sent while nobody listened.
             self._on_wakeup()
-            while not self._stopping.is_set():
-                for notification in connection.notifies(timeout=_WAIT_SECONDS, stop_after=1):
-                    if notification.payload == "":
-                        metrics.increment("tenantfair_worker_events_total", event="wakeup")
-                        self._on_wakeup()
+            with selectors.DefaultSelector() as selector:
+                selector.register(connection, selectors.EVENT_READ)
+                selector.register(ears, selectors.EVENT_READ)
+                # What had come before the first wait is one with the wake-up above.
+                while not self._stopping.is_set():
+                    selector.select()
+                    self._hear(connection)
         return False
+
+    def _hear(self, connection: psycopg.Connection[Any]) -> None:
+        """Take what has arrived, without waiting: any number of notifications are one wake-up."""
+        if any(notification.payload == "" for notification in list(connection.notifies(timeout=0))):
+            metrics.increment("tenantfair_worker_events_total", event="wakeup")
+            self._on_wakeup()
 
     def _hears(self, connection: psycopg.Connection[Any]) -> bool:
         """Return whether a notification reaches this connection while it is idle, as real ones have to."""
@@ -92,7 +114,7 @@ class Listener:
         deadline = time.monotonic() + _TRIAL_SECONDS
         while not self._stopping.is_set() and time.monotonic() < deadline:
             # The generator has the connection to itself until it is used up.
-            heard = list(connection.notifies(timeout=_WAIT_SECONDS, stop_after=1))
+            heard = list(connection.notifies(timeout=_TRIAL_STEP_SECONDS, stop_after=1))
             if channel in {notification.channel for notification in heard}:
                 connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
                 return True

@@ -1,0 +1,2 @@
+CREATE INDEX tenantfair_partition_scope_key_3a074b37_like ON tenantfair_partition (scope_key text_pattern_ops);
+CREATE INDEX tenantfair_schedule_scope_key_c367b2e8_like ON tenantfair_schedule (scope_key text_pattern_ops);

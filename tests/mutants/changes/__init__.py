@@ -1,0 +1,1 @@
+"""The mutants themselves: one module for each part of the package, one tuple `MUTANTS` in each."""

@@ -1,0 +1,133 @@
+"""`CLAIM_COMMITS`: whether a claim's own commit is waited for. Nothing else ever goes without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from tenantfair import runs
+from tenantfair.claim import claim_due
+from tenantfair.conf import get_settings
+from tenantfair.exceptions import ConfigurationError
+from tests.factories import policy_in_force, run_in
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=["tenant_fair", "legacy"], autouse=True)
+def engine(request: pytest.FixtureRequest, settings: Any) -> str:
+    mode = "required" if request.param == "tenant_fair" else "none"
+    settings.TENANTFAIR = {**settings.TENANTFAIR, "TENANT_MODE": mode, "ENGINE": request.param}
+    policy_in_force(admission_mode=request.param)
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def witness() -> Iterator[None]:
+    """A trigger that notes how each change of a run is going to be committed."""
+    with connection.cursor() as cursor:
+        # Whatever the server of these tests has as its default.
+        cursor.execute("SET synchronous_commit = on")
+        cursor.execute("CREATE TABLE commits (place serial, kind text, setting text)")
+        cursor.execute("""
+            CREATE FUNCTION note_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                INSERT INTO commits (kind, setting) VALUES (
+                    CASE WHEN NEW.finished_at IS NOT NULL THEN 'finish'
+                         WHEN NEW.claim_token IS NOT NULL THEN 'claim' ELSE 'other' END,
+                    current_setting('synchronous_commit'));
+                RETURN NULL;
+            END $$
+        """)
+        # Deferred, so it runs when the transaction is about to commit.
+        cursor.execute(
+            "CREATE CONSTRAINT TRIGGER zz_note_commit AFTER UPDATE ON tenantfair_run"
+            " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note_commit()"
+        )
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit TO DEFAULT")
+        cursor.execute("DROP TRIGGER zz_note_commit ON tenantfair_run")
+        cursor.execute("DROP FUNCTION note_commit()")
+        cursor.execute("DROP TABLE commits")
+
+
+def commits_of(settings: Any, commits: str) -> None:
+    settings.TENANTFAIR = {**settings.TENANTFAIR, "CLAIM_COMMITS": commits}
+
+
+def noted() -> list[tuple[str, str]]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT kind, setting FROM commits ORDER BY place")
+        return list(cursor.fetchall())
+
+
+def session_setting() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW synchronous_commit")
+        return str(cursor.fetchone()[0])
+
+
+def claim_and_finish() -> None:
+    run_in("queued", tenant_id=None)
+    (lease,) = claim_due(1).leases
+    assert runs.finish([runs.Completed(lease, None)]) == {lease.run_id}
+
+
+def test_claims_are_synchronous_by_default() -> None:
+    claim_and_finish()
+
+    assert noted() == [("claim", "on"), ("finish", "on")]
+
+
+def test_asynchronous_is_for_the_claim_alone(settings: Any) -> None:
+    commits_of(settings, "asynchronous")
+
+    claim_and_finish()
+
+    assert noted() == [("claim", "off"), ("finish", "on")]
+    assert session_setting() == "on"
+
+
+@pytest.mark.parametrize("commits", ["synchronous", "asynchronous"])
+def test_a_claim_is_one_statement_either_way(settings: Any, commits: str) -> None:
+    commits_of(settings, commits)
+    run_in("queued", tenant_id=None)
+
+    with CaptureQueriesContext(connection) as log:
+        assert len(claim_due(1).leases) == 1
+
+    assert len(log) == 1
+
+
+@pytest.mark.parametrize("commits", ["synchronous", "asynchronous"])
+def test_a_host_that_never_waits_for_the_disk_is_left_alone(settings: Any, commits: str) -> None:
+    commits_of(settings, commits)
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = off")
+
+    claim_and_finish()
+
+    assert noted() == [("claim", "off"), ("finish", "off")]
+
+
+def test_a_claim_inside_a_transaction_leaves_its_durability_alone(settings: Any) -> None:
+    commits_of(settings, "asynchronous")
+    run_in("queued", tenant_id=None)
+
+    with transaction.atomic():
+        assert len(claim_due(1, allow_in_transaction=True).leases) == 1
+        assert session_setting() == "on"
+
+    assert noted() == [("claim", "on")]
+
+
+def test_any_other_word_is_refused(settings: Any) -> None:
+    commits_of(settings, "maybe")
+
+    with pytest.raises(ConfigurationError, match="CLAIM_COMMITS"):
+        get_settings()

@@ -349,7 +349,7 @@ def stopping_before_locks() -> str:
     """The shipped function with a barrier between reading rows and locking them, each time."""
     text = inserted(
         SHIPPED,
-        "            CROSS JOIN LATERAL (SELECT tests_barrier() WHERE (head.id IS NULL) IS NOT NULL) AS barrier",
+        "            CROSS JOIN LATERAL (SELECT tests_barrier() WHERE (head IS NULL) IS NOT NULL) AS barrier",
         after=") AS head ON true",
     )
     text = inserted(

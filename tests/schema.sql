@@ -177,7 +177,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 efc60ed79c67289304e18b7ad497a69a
+--     body md5 8ff2243fb9307656197d4dd8615a074e
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void

@@ -43,6 +43,13 @@ def witness() -> Iterator[None]:
                 RETURN NULL;
             END $$
         """)
+        cursor.execute("""
+            CREATE FUNCTION note_cursor_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                INSERT INTO commits (kind, setting) VALUES ('cursor', current_setting('synchronous_commit'));
+                RETURN NULL;
+            END $$
+        """)
         # Deferred, so it runs when the transaction is about to commit.
         cursor.execute(
             "CREATE CONSTRAINT TRIGGER zz_note_commit AFTER UPDATE ON tenantfair_run"
@@ -52,7 +59,8 @@ def witness() -> Iterator[None]:
     with connection.cursor() as cursor:
         cursor.execute("SET synchronous_commit TO DEFAULT")
         cursor.execute("DROP TRIGGER zz_note_commit ON tenantfair_run")
-        cursor.execute("DROP FUNCTION note_commit()")
+        cursor.execute("DROP TRIGGER IF EXISTS zz_note_commit ON tenantfair_policy")
+        cursor.execute("DROP FUNCTION note_commit(), note_cursor_commit()")
         cursor.execute("DROP TABLE commits")
 
 
@@ -90,6 +98,25 @@ def test_asynchronous_is_for_the_claim_alone(settings: Any) -> None:
     claim_and_finish()
 
     assert noted() == [("claim", "off"), ("finish", "on")]
+    assert session_setting() == "on"
+
+
+def test_a_claim_that_grants_nothing_is_not_waited_for(engine: str) -> None:
+    """It wrote the cursor alone. Inside somebody's transaction it leaves the commit to them."""
+    if engine == "legacy":
+        assert claim_due(1).leases == []  # and wrote nothing at all
+        return
+    run_in("scheduled", tenant_id=None)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE CONSTRAINT TRIGGER zz_note_commit AFTER UPDATE ON tenantfair_policy DEFERRABLE"
+            " INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note_cursor_commit()"
+        )
+    claim_due(1)
+    with transaction.atomic():
+        claim_due(1, allow_in_transaction=True)
+
+    assert noted() == [("cursor", "off"), ("cursor", "on")]
     assert session_setting() == "on"
 
 

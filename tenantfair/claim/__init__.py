@@ -65,8 +65,9 @@ def claim_due(
             raise ClaimUnavailable("open_transaction")
         plan = chosen.plan(demand=demand, preference=preference, now=now)
         # Somebody else's transaction keeps its own durability.
-        unflushed = settings.claim_commits == "asynchronous" and connection.get_autocommit()
-        rows = _fetch(connection, plan.sql, {**plan.params, "unflushed": unflushed})
+        own = connection.get_autocommit()
+        unflushed = own and settings.claim_commits == "asynchronous"
+        rows = _fetch(connection, plan.sql, {**plan.params, "own": own, "unflushed": unflushed})
         observation.batch = chosen.decode(rows, demand=demand)
         return observation.batch
 

@@ -516,7 +516,7 @@ BEGIN
             END IF;
 
             EXIT WHEN v_planned = v_want OR v_seen < v_chunk OR v_chunk = v_visits;
-            v_chunk := least(v_chunk * 8, v_visits);
+            v_chunk := least(v_chunk * 32, v_visits);
         END LOOP;
 
         EXIT WHEN v_look.position IS NULL;

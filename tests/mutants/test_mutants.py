@@ -95,8 +95,8 @@ QUICK = Mutant(
 def test_a_mutant_that_changes_nothing_survives_and_only_a_failed_test_is_a_kill() -> None:
     chosen = [
         QUICK,
-        replace(QUICK, name="no depth", new="if depth == 0:", old="if depth == self.max_depth:"),
-        replace(QUICK, name="no import", new="if depth == self.max_depth", old="if depth == self.max_depth:"),
+        replace(QUICK, name="no depth", new="if depth < 0:"),
+        replace(QUICK, name="no import", new="if depth == self.max_depth"),
         replace(QUICK, name="no such text", old="if depth == self.least_depth:"),
         replace(QUICK, name="no such test", killed_by=("test_payloads.py::test_that_nobody_wrote",)),
     ]

@@ -30,7 +30,7 @@ def test_a_signal_lets_the_running_task_end_and_its_result_count(
     assert stage.run(run_id)["status"] == "completed"
     # Nothing is claimed any more, and nothing is left claimed.
     assert stage.run(late)["claim_attempts"] == 0
-    assert stage.query("SELECT FROM tenantfair_run WHERE claim_token IS NOT NULL") == []
+    assert stage.query("SELECT 1 FROM tenantfair_run WHERE claim_token IS NOT NULL") == []
 
 
 def test_an_idle_worker_ends_at_once(stage: Stage) -> None:
@@ -41,7 +41,7 @@ def test_an_idle_worker_ends_at_once(stage: Stage) -> None:
     assert worker.exit_code() == 0
     assert (
         stage.query(
-            "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             " AND application_name <> ''"
         )
         == []
@@ -132,7 +132,7 @@ def test_signals_at_any_moment_lose_no_run_and_leave_none_claimed(stage: Stage) 
             )
             worker.signal(signal.SIGTERM)
             assert worker.exit_code() == 0
-            assert stage.query("SELECT FROM tenantfair_run WHERE claim_token IS NOT NULL") == []
+            assert stage.query("SELECT 1 FROM tenantfair_run WHERE claim_token IS NOT NULL") == []
         assert stage.start_worker("--batch", ready=False).exit_code() == 0
 
     assert stage.statuses() == {"completed": 300}

@@ -155,11 +155,9 @@ _QUERIES: dict[str, LiteralString] = {
     """,
 }
 
+_EACH = sql.SQL("(SELECT {}, found.detail FROM ({}) AS found (detail) LIMIT {})")
 _ALL = sql.SQL(" UNION ALL ").join(
-    sql.SQL("(SELECT {}, found.detail FROM ({}) AS found (detail) LIMIT {})").format(
-        invariant, sql.SQL(query), _MOST
-    )
-    for invariant, query in _QUERIES.items()
+    _EACH.format(invariant, sql.SQL(query), _MOST) for invariant, query in _QUERIES.items()
 )
 _TABLES = ("tenantfair_run", "tenantfair_partition", "tenantfair_schedule", "tenantfair_policy")
 
@@ -182,8 +180,8 @@ def violations(connection: Connection) -> list[Violation]:
 class Watcher:
     """Looks again and again, and remembers: sees what is broken only in the light of the look before.
 
-    Reads every run at each look. Exact when no run is both retried by hand and failed
-    between two looks.
+    Reads every run at each look. Exact unless a run is both retried
+    by hand and failed between two.
     """
 
     def __init__(self) -> None:
@@ -274,8 +272,7 @@ def _snapshot(connection: Connection) -> Iterator[None]:
 
 
 def _broken(connection: Connection) -> list[Violation]:
-    found = [Violation(*row) for row in _rows(connection, _ALL)]
-    return [*found, *_unreadable(connection)]
+    return [*(Violation(*row) for row in _rows(connection, _ALL)), *_unreadable(connection)]
 
 
 def _unreadable(connection: Connection) -> Iterator[Violation]:

@@ -82,6 +82,12 @@ def test_function_does_what_the_model_says(domain: Bench, block: int) -> None:
     domain.db.execute("VACUUM tenantfair_run")
 
 
+@pytest.mark.parametrize("seed", [11394, 48408, 82067])
+def test_poison_far_behind_admitted_runs_comes_first_in_its_own_lap(domain: Bench, seed: int) -> None:
+    """One scope alone on the ring, with more admitted runs than a page; found by 100,000 states."""
+    compare(domain, seed, domain.positions())
+
+
 def compare(bench: Bench, seed: int, places: dict[str, int]) -> None:
     chance = random.Random(seed)
     domain = a_domain(chance, places)

@@ -596,8 +596,9 @@ BEGIN
         END IF;
 
         -- In a ring of one, seen whole, the next laps go to the same position: they are served with the first one,
-        -- as long as nothing is missed. What is missed ends that, and the first lap is made by itself.
-        v_alone := v_left > 0 AND v_from = 0 AND v_seen = 1 AND v_chunk > 1 AND v_can[1] = c_quantum AND NOT v_careful[1];
+        -- as long as nothing is missed. What is missed ends that, and the first lap is made by itself. Only of queued work:
+        -- among admitted runs poison comes first in each lap's page, and the probe has seen one page.
+        v_alone := v_plain AND v_left > 0 AND v_from = 0 AND v_seen = 1 AND v_chunk > 1 AND v_can[1] = c_quantum;
         IF v_alone THEN
             v_quantum[1] := least(v_demand, c_quantum * least(v_grants, v_visits));
         END IF;

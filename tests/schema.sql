@@ -177,7 +177,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 a59142b3365af8beb9f373644a8f6c15
+--     body md5 f73e1826b0c824b41eb05eb933edf7db
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void

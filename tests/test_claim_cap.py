@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.claim_support import MAX_ATTEMPTS, NOW, Bench, at, bench, stopping_before_locks
+from tests.claim_support import MAX_ATTEMPTS, NOW, SHIPPED, Bench, at, bench, inserted, stopping_before_locks
 
 pytestmark = pytest.mark.django_db
 
@@ -212,3 +212,18 @@ def test_head_that_moves_back_under_the_visit_denies_it(domain: Bench, stopped: 
     found = domain.while_stopped(lambda: domain.change(head, wake_at=at(-20)), stopped)
     assert found.dispositions == ["denied", "grant"]
     assert domain.ids(found.outcomes) == [second]
+
+
+@pytest.mark.conformance(64)
+def test_what_the_call_has_granted_counts_when_more_work_arrives_during_it(domain: Bench) -> None:
+    """One scope alone on the ring, served over laps at once; the next plan sees more work than slots."""
+    domain.policy(cap=25)
+    rows = domain.queued("a", 20)
+    text = inserted(
+        SHIPPED, "        PERFORM tests_barrier();", before="v_outcomes := v_outcomes + cardinality"
+    )
+    stopped = domain.function("claim_stopped", text)
+    more: list[int] = []
+    found = domain.while_stopped(lambda: more.extend(domain.queued("a", 20)), stopped, demand=32)
+    assert domain.ids(found.outcomes) == [*rows, *more[:5]]
+    assert len(domain.admitted("a")) == 25

@@ -84,10 +84,13 @@ CREATE OR REPLACE FUNCTION tenantfair_claim(
 AS $tenantfair_claim$
 #variable_conflict use_column
 DECLARE
-    c_quantum CONSTANT integer := 8;
-    c_page    CONSTANT integer := 16;
-    c_grants  CONSTANT integer := 32;
-    c_workers CONSTANT integer := 32;
+    c_quantum   CONSTANT integer := 8;
+    c_page      CONSTANT integer := 16;
+    c_grants    CONSTANT integer := 32;
+    c_workers   CONSTANT integer := 32;
+    c_unlimited CONSTANT integer := 2147483647;
+    c_places    CONSTANT integer[] :=
+        '{1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32}';
 
     -- what the probe finds at a position: queued work alone, admitted work too, or expired or poisoned runs
     c_plain   CONSTANT integer := 0;
@@ -133,7 +136,6 @@ DECLARE
     v_scope     text[];
     v_careful   boolean[];
     v_has_queue boolean[];
-    v_fits      boolean[];
     v_plain     boolean;
 
     -- the plan: one element per planned visit
@@ -284,7 +286,7 @@ BEGIN
                 SELECT
                     ahead.*,
                     part.cap,
-                    -- Everything unfinished fits below the cap: nothing to count.
+                    -- Everything unfinished fits below the cap: nothing to count yet.
                     part.cap >= ahead.unfinished_count AS fits
                 FROM (
                     SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
@@ -315,7 +317,6 @@ BEGIN
                 SELECT
                     ring.ring_position,
                     ring.scope_key,
-                    ring.fits,
                     queue.n > 0 AS queued,
                     claimed.expired + ready.due + CASE
                         WHEN ring.fits THEN queue.n
@@ -387,7 +388,6 @@ BEGIN
                 array_agg(look.ring_position) AS position,
                 array_agg(look.scope_key) AS scope,
                 array_agg(look.queued) AS queued,
-                array_agg(look.fits) AS fits,
                 array_agg(least(look.can, c_quantum)::integer) AS can,
                 array_agg(look.kind) AS kind
             INTO v_look
@@ -398,12 +398,11 @@ BEGIN
             v_plain := c_plain = ALL (v_look.kind);
             IF v_plain AND 0 < ALL (v_look.can) THEN
                 v_planned := least(v_seen, v_want);
-                v_ordinal := NULL;
+                v_ordinal := c_places[:v_planned];
                 v_can := v_look.can[:v_planned];
                 v_scope := v_look.scope[:v_planned];
                 v_careful := array_fill(false, ARRAY[v_planned]);
                 v_has_queue := v_look.queued[:v_planned];
-                v_fits := v_look.fits[:v_planned];
             ELSE
                 v_planned := 0;
                 v_ordinal := '{}';
@@ -411,7 +410,6 @@ BEGIN
                 v_scope := '{}';
                 v_careful := '{}';
                 v_has_queue := '{}';
-                v_fits := '{}';
                 FOR v_place IN 1..CASE WHEN v_plain AND 0 = ALL (v_look.can) THEN 0 ELSE v_seen END LOOP
                     v_count := v_look.can[v_place];
                     IF v_look.kind[v_place] = c_careful THEN
@@ -510,7 +508,6 @@ BEGIN
                     v_scope[v_planned] := v_look.scope[v_place];
                     v_careful[v_planned] := v_look.kind[v_place] = c_careful;
                     v_has_queue[v_planned] := v_look.queued[v_place];
-                    v_fits[v_planned] := v_look.fits[v_place];
                     EXIT WHEN v_planned = v_want;
                 END LOOP;
             END IF;
@@ -586,14 +583,9 @@ BEGIN
                 v_scope := v_scope[:v_planned];
                 v_careful := v_careful[:v_planned];
                 v_has_queue := v_has_queue[:v_planned];
-                v_fits := v_fits[:v_planned];
             END IF;
         END IF;
-        IF v_ordinal IS NULL THEN
-            v_walked := v_planned;
-        ELSE
-            v_walked := v_ordinal[v_planned];
-        END IF;
+        v_walked := v_ordinal[v_planned];
 
         -- In a ring of one, seen whole, the next laps go to the same position: they are served with the first one,
         -- as long as nothing is missed. What is missed ends that, and the first lap is made by itself. Only of queued work:
@@ -611,7 +603,7 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         v_whole := false;
         v_tried := NULL;
-        IF v_plain AND v_known_scope IS NULL AND (v_left = 0 OR v_alone AND v_fits[1]) THEN
+        IF v_plain AND v_known_scope IS NULL AND (v_left = 0 OR v_alone) THEN
             SELECT
                 array_agg(visit.ordinal::integer) AS visit,
                 array_agg(run.id) AS id
@@ -647,12 +639,16 @@ BEGIN
                 SELECT
                     array_agg(head.id) = v_locked
                         AND bool_and(head.claim_attempts < p_max_attempts)
-                        AND bool_and(room.enough) AS stand,
+                        AND bool_and(
+                            admitted.n IS NULL
+                            OR part.cap - admitted.n >= CASE WHEN v_alone THEN cardinality(v_locked) ELSE visit.quantum END
+                        ) AS stand,
+                    max(admitted.n) AS admitted,
                     array_agg(visit.ordinal::integer) AS visit,
                     array_agg(head.ctid) AS row,
                     array_agg(head.wake_at) AS eligible
                 INTO v_heads
-                FROM unnest(v_scope, v_quantum, v_fits) WITH ORDINALITY AS visit (scope_key, quantum, fits, ordinal)
+                FROM unnest(v_scope, v_quantum) WITH ORDINALITY AS visit (scope_key, quantum, ordinal)
                 CROSS JOIN LATERAL (
                     SELECT coalesce(found.max_active, v_policy.max_active) AS cap
                     FROM tenantfair_partition AS found
@@ -662,18 +658,8 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT
                         CASE
-                            -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0015).
-                            WHEN visit.fits
-                                AND part.cap >= (
-                                    SELECT schedule.unfinished_count
-                                    FROM tenantfair_schedule AS schedule
-                                    WHERE schedule.scope_key = visit.scope_key
-                                    LIMIT 1
-                                )
-                            THEN true
-                            WHEN v_alone THEN false
-                            ELSE
-                                part.cap - visit.quantum >= (
+                            WHEN part.cap < c_unlimited THEN
+                                (
                                     SELECT count(*)
                                     FROM (
                                         SELECT
@@ -695,10 +681,10 @@ BEGIN
                                         LIMIT part.cap
                                     ) AS admitted_ready
                                 )
-                        END AS enough
+                        END::integer AS n
                     -- Evaluated once, not once for each head.
                     OFFSET 0
-                ) AS room
+                ) AS admitted
                 CROSS JOIN LATERAL (
                     SELECT run.id, run.ctid, run.wake_at, run.claim_attempts
                     FROM tenantfair_run AS run
@@ -725,6 +711,10 @@ BEGIN
             IF v_alone THEN
                 v_granted[1] := v_count;
                 v_repeat := (v_count + c_quantum - 1) / c_quantum;
+                IF v_heads.admitted IS NOT NULL THEN
+                    v_known_scope := v_scope;
+                    v_known_admitted := ARRAY[v_heads.admitted + v_count];
+                END IF;
             END IF;
             v_grants := v_grants - v_planned * v_repeat;
         ELSE
@@ -758,22 +748,13 @@ BEGIN
                     array_agg(locked.id) AS id,
                     array_agg(locked.queued) AS queued
                 INTO v_simple
-                FROM unnest(v_scope, v_careful, v_has_queue, v_quantum, v_cap, v_admitted, v_fits)
-                    WITH ORDINALITY AS visit (scope_key, careful, has_queue, quantum, cap, admitted, fits, ordinal)
+                FROM unnest(v_scope, v_careful, v_has_queue, v_quantum, v_cap, v_admitted)
+                    WITH ORDINALITY AS visit (scope_key, careful, has_queue, quantum, cap, admitted, ordinal)
                 CROSS JOIN LATERAL (
                     SELECT
                         CASE
                             WHEN visit.admitted IS NOT NULL THEN visit.admitted
-                            WHEN NOT visit.has_queue THEN NULL
-                            -- The counter is exact in this snapshot too: all that is unfinished fits (decision 0015).
-                            WHEN visit.fits
-                                AND visit.cap >= (
-                                    SELECT schedule.unfinished_count
-                                    FROM tenantfair_schedule AS schedule
-                                    WHERE schedule.scope_key = visit.scope_key
-                                    LIMIT 1
-                                )
-                            THEN NULL
+                            WHEN visit.cap = c_unlimited OR NOT visit.has_queue THEN NULL
                             ELSE
                                 (
                                     SELECT count(*)
@@ -1307,18 +1288,17 @@ BEGIN
                 v_call_token,
                 pg_current_xact_id()::text::bigint,
                 p_demand,
-                v_inspections + coalesce(v_ordinal[outcome.visit], outcome.visit) + (outcome.ordinal - 1) / c_quantum,
+                v_inspections + v_ordinal[outcome.visit] + (outcome.ordinal - 1) / c_quantum,
                 (outcome.ordinal - 1) % c_quantum + 1,
                 NULL::bigint,
                 CASE
-                    WHEN coalesce(v_ordinal[outcome.visit], outcome.visit) > 1
-                    THEN v_look.position[coalesce(v_ordinal[outcome.visit], outcome.visit) - 1]
+                    WHEN v_ordinal[outcome.visit] > 1 THEN v_look.position[v_ordinal[outcome.visit] - 1]
                     WHEN outcome.ordinal <= c_quantum THEN v_cursor
                     ELSE v_look.position[1]
                 END,
                 NULL::bigint,
-                v_look.position[coalesce(v_ordinal[outcome.visit], outcome.visit)],
-                v_look.position[coalesce(v_ordinal[outcome.visit], outcome.visit)],
+                v_look.position[v_ordinal[outcome.visit]],
+                v_look.position[v_ordinal[outcome.visit]],
                 run.scope_key,
                 CASE outcome.class
                     WHEN 'expired' THEN 'expired_recovery'
@@ -1342,7 +1322,7 @@ BEGIN
                 cursor_after := v_look.position[v_place];
                 ring_position := v_look.position[v_place];
                 scope_key := v_look.scope[v_place];
-                IF coalesce(v_ordinal[v_rank], v_rank) = v_place THEN
+                IF v_ordinal[v_rank] = v_place THEN
                     disposition := v_disposition[v_rank];
                     outcome_count := v_granted[v_rank];
                     IF v_repeat > 1 THEN

@@ -88,6 +88,7 @@ def forgetful() -> str:
 
 
 def _until(connection: psycopg.Connection, condition: str) -> None:
+    """Poll for what another process does."""
     deadline = time.monotonic() + _SECONDS
     while not connection.execute(condition).fetchone()[0]:
         assert time.monotonic() < deadline, f"never happened: {condition}"

@@ -7,6 +7,7 @@ import random
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,8 @@ from tenantfair.models import Run, Schedule
 from tests.faults.calls import assert_sound, session
 from tests.faults.operations import FAULTY, OPERATIONS, READS, attempt, boot, faulty
 from tests.faults.tasks import work
+
+_LONGEST_WAIT_SECONDS = 20
 
 
 def isolation(level: str) -> None:
@@ -114,8 +117,8 @@ def idle_in_transaction() -> None:
             runs.enqueue(work, tenant_id=tenant, run_id=run_id, using=FAULTY)
             ours = connections[FAULTY].connection.info.backend_pid
             with session() as looking:
-                while looking.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [ours]).fetchall():
-                    time.sleep(0.01)
+                ended = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
+                _until(lambda: looking.execute(ended, [ours]).fetchone()[0])
             runs.enqueue(work, tenant_id=tenant, using=FAULTY)
     except Error as error:
         raised = error
@@ -133,6 +136,7 @@ def old_transaction(seconds: str) -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT now()")
             (began,) = cursor.fetchone()
+        # Only waiting makes a transaction old: nothing else moves its now() away from the clock.
         time.sleep(float(seconds))
         run_id = runs.enqueue(work, tenant_id="acme")
         runs.cancel(other)
@@ -214,10 +218,20 @@ def no_room() -> None:
 
 def _until_room() -> None:
     """A session that has been closed is given again a moment later."""
-    while True:
+
+    def room() -> bool:
         try:
             session().close()
         except psycopg.OperationalError:
-            time.sleep(0.01)
-        else:
-            return
+            return False
+        return True
+
+    _until(room)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    """Poll what the server does by itself, and tells nobody."""
+    deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.01)

@@ -199,8 +199,8 @@ MUTANTS = (
     Mutant(
         name="lease-keeps-33-workers",
         file=CLAIM,
-        old="c_workers CONSTANT integer := 32;",
-        new="c_workers CONSTANT integer := 33;",
+        old="c_workers   CONSTANT integer := 32;",
+        new="c_workers   CONSTANT integer := 33;",
         breaks="worker_ids is a bounded list (contract 2)",
         killed_by=("test_claim_trace.py::test_only_the_last_32_workers_of_a_run_are_kept",),
     ),

@@ -197,8 +197,8 @@ MUTANTS = (
         name="heads-need-no-room",
         file="sql/tenantfair_claim.v1.sql",
         after="-- Heads: where the probe saw queued work alone",
-        old="AND bool_and(room.enough) AS stand,",
-        new="AS stand,",
+        old="OR part.cap - admitted.n >= CASE WHEN v_alone",
+        new="OR true OR part.cap - admitted.n >= CASE WHEN v_alone",
         breaks="admitted runs <= cap, whoever changed it meanwhile (contract 1, item 136)",
         killed_by=(
             "test_claim_races.py::test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit",
@@ -208,8 +208,8 @@ MUTANTS = (
         name="heads-admit-one-too-many",
         file="sql/tenantfair_claim.v1.sql",
         after="-- Heads: where the probe saw queued work alone",
-        old="part.cap - visit.quantum >= (",
-        new="part.cap - visit.quantum + 1 >= (",
+        old="OR part.cap - admitted.n >= CASE WHEN v_alone",
+        new="OR part.cap - admitted.n + 1 >= CASE WHEN v_alone",
         breaks="admitted runs <= cap, always (contract 1, item 64)",
         killed_by=(
             "test_claim_races.py::test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit",

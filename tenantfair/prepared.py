@@ -17,6 +17,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 from psycopg import Cursor
+from psycopg.pq import Format
 
 __all__ = ["cursor", "text_array", "uuid_array"]
 
@@ -32,14 +33,19 @@ class _PreparingCursor(Cursor[tuple[Any, ...]]):
         return super().execute(query, params, prepare=True if prepare is None else prepare, binary=binary)
 
 
-def cursor(connection: BaseDatabaseWrapper) -> CursorWrapper:
-    """Return a cursor on `connection`; use it as a context manager."""
+def cursor(connection: BaseDatabaseWrapper, *, binary: bool = False) -> CursorWrapper:
+    """Return a cursor on `connection`; use it as a context manager.
+
+    With `binary` the server sends values as they are instead of writing them out, and the driver's own types
+    read them, not Django's: times are in the session's time zone, and JSON has to be selected as text.
+    """
     connection.validate_thread_sharing()
     connection.close_if_health_check_failed()
     connection.ensure_connection()
     with connection.wrap_database_errors:
         # Any, because the type stubs take the driver's cursors for wrappers.
         inner: Any = _PreparingCursor(connection.connection)
+        inner.format = Format.BINARY if binary else Format.TEXT
     if connection.queries_logged:
         return connection.make_debug_cursor(inner)
     return connection.make_cursor(inner)

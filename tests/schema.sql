@@ -11,6 +11,7 @@ CREATE TABLE tenantfair_partition (
     CONSTRAINT tenantfair_partition_counters CHECK (((admission_epoch >= 0) AND (partition_version >= 0))),
     CONSTRAINT tenantfair_partition_pkey PRIMARY KEY (scope_key)
 ) WITH (autovacuum_vacuum_scale_factor=0.02, fillfactor=50);
+CREATE INDEX tenantfair_partition_override ON tenantfair_partition USING btree (scope_key) WHERE (max_active IS NOT NULL);
 CREATE TRIGGER tenantfair_partition_schedule AFTER INSERT ON tenantfair_partition FOR EACH ROW EXECUTE FUNCTION tenantfair_partition_schedule();
 
 CREATE UNLOGGED TABLE tenantfair_pending (
@@ -177,7 +178,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 f73e1826b0c824b41eb05eb933edf7db
+--     body md5 31574dfacded0dce50a55ee28a099d20
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void

@@ -157,3 +157,24 @@ def test_full_tenants_cost_the_free_one_nothing(domain: Bench) -> None:
     found = domain.claim()
     assert (found.visited, found.scopes) == (["a", "b", "c"], ["c"])
     assert found.denials == {"cap_debt_denial": 2}
+
+
+@pytest.mark.conformance(163)
+def test_what_a_tenant_without_work_leaves_is_spread_in_the_same_lap(domain: Bench) -> None:
+    """As many positions as runs are wanted promise one run each; where one has none, another gives two."""
+    names = [f"t{place:02}" for place in range(32)]
+    for name in names:
+        runs = domain.queued(name, 4)
+        if name == "t05":
+            domain.park(*runs)
+    found = domain.claim(32)
+    assert found.call.inspections == 32
+    assert found.scopes == ["t00", *(name for name in names if name != "t05")]
+
+
+@pytest.mark.conformance(163)
+def test_ring_shorter_than_the_demand_is_seen_in_depth(domain: Bench) -> None:
+    for name in ("a", "b", "c"):
+        domain.queued(name, 4)
+    found = domain.claim(9)
+    assert [row.outcome_count for row in found.inspections] == [3, 3, 3]

@@ -49,6 +49,28 @@ def test_key_share_on_a_partition_disturbs_nobody(domain: Bench, kind: str) -> N
     assert domain.claim().scopes == ["a"]
 
 
+@pytest.mark.conformance(51)
+@pytest.mark.parametrize("strength", ["UPDATE", "NO KEY UPDATE", "SHARE"])
+def test_locked_partition_is_skipped_where_several_runs_of_each_queue_are_wanted(
+    domain: Bench, strength: str
+) -> None:
+    domain.queued("a", 3)
+    domain.queued("b", 3)
+    domain.locking_partition("a", strength)
+    found = domain.claim(3)
+    assert found.dispositions == ["partition_lock_skip", "grant"] * 3
+    assert found.scopes == ["b", "b", "b"]
+    assert domain.epoch("a") == 0
+
+
+@pytest.mark.conformance(51)
+def test_key_share_disturbs_nobody_where_several_runs_of_each_queue_are_wanted(domain: Bench) -> None:
+    domain.queued("a", 3)
+    domain.queued("b", 3)
+    domain.locking_partition("a", "KEY SHARE")
+    assert domain.claim(3).scopes == ["a", "a", "b"]
+
+
 @pytest.mark.conformance(52)
 def test_locked_schedule_row_disturbs_nobody(domain: Bench) -> None:
     domain.queued("a")
@@ -90,16 +112,25 @@ def test_locked_row_sends_the_demand_to_the_next_scope(domain: Bench, kind: str)
     assert (found.dispositions, found.scopes) == (["lock_miss", "grant"], ["b"])
 
 
+@pytest.mark.conformance(55)
+def test_locked_row_stops_its_queue_alone_where_several_runs_of_each_are_wanted(domain: Bench) -> None:
+    first = domain.queued("a", 3)
+    other = domain.queued("b", 3)
+    domain.locking_runs(first[1])
+    found = domain.claim(3)
+    assert domain.ids(found.outcomes) == [first[0], *other[:2]]
+
+
 @pytest.mark.conformance(56)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "number"), [("queued", 1), ("queued", 2), ("ready", 1), ("expired", 1)])
 def test_open_transaction_with_a_row_that_points_at_the_run_does_not_lock_it_out(
-    domain: Bench, kind: str
+    domain: Bench, kind: str, number: int
 ) -> None:
-    run = getattr(domain, kind)("a")[0]
+    found = [run for _ in range(number) for run in getattr(domain, kind)("a")]
     domain.db.execute("CREATE TABLE tests_child (run bigint REFERENCES tenantfair_run)")
-    writer = domain.holding("INSERT INTO tests_child VALUES (%s)", [run])
-    found = domain.claim()
-    assert (found.dispositions, domain.ids(found.outcomes)) == (["grant"], [run])
+    writer = domain.holding("INSERT INTO tests_child VALUES (%s)", [found[0]])
+    claimed = domain.claim(number)
+    assert (claimed.dispositions, domain.ids(claimed.outcomes)) == (["grant"], found)
     writer.rollback()
     domain.db.execute("DROP TABLE tests_child")
 

@@ -83,6 +83,7 @@ DAMAGES = {
         "trigger tenantfair_pending.tenantfair_pending_fold is not deferred"
     ),
     "DROP TABLE tenantfair_pending": "column tenantfair_pending.delta is missing",
+    "DROP INDEX tenantfair_partition_override": "index tenantfair_partition_override is missing",
     "DROP INDEX tenantfair_schedule_ring": "index tenantfair_schedule_ring is missing",
     "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'tenantfair_run_queued'::regclass": (
         "index tenantfair_run_queued is not valid"

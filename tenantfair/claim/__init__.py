@@ -74,7 +74,7 @@ def claim_due(
 
 def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
     try:
-        with prepared.cursor(connection) as cursor:
+        with prepared.cursor(connection, binary=True) as cursor:
             cursor.execute(sql, params)
             if (columns := _columns.get(sql)) is None:
                 columns = _columns[sql] = [column.name for column in cursor.description]
@@ -93,7 +93,7 @@ def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any])
 
 
 def _read_json(row: dict[str, Any]) -> None:
-    """Read the JSON columns of one row, which Django's connections hand over as text.
+    """Read the JSON columns of one row, which the statements hand over as text.
 
     What Python cannot read, such as a number of 5,000 digits, was written past the package. The claim is
     committed, so the row keeps its lease, with arguments that fit no task: its run fails and says so, and its

@@ -290,6 +290,14 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddIndex(
+            model_name="partition",
+            index=models.Index(
+                condition=models.Q(("max_active__isnull", False)),
+                fields=["scope_key"],
+                name="tenantfair_partition_override",
+            ),
+        ),
+        migrations.AddIndex(
             model_name="run",
             index=models.Index(
                 condition=models.Q(("tenant_admitted_at__isnull", True), ("wake_at__isnull", False)),

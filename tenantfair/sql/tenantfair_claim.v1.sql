@@ -129,6 +129,7 @@ DECLARE
     -- the ring ahead as the probe shows it, and of it the positions that can be granted something
     v_want      integer;
     v_chunk     integer;
+    v_shallow   boolean;
     v_look      record;
     v_seen      integer;
     v_ordinal   integer[];
@@ -259,8 +260,10 @@ BEGIN
 
     call_token := v_call_token;
     demand := p_demand;
-    outcome_count := 0;
-    epoch_delta := 0;
+    IF p_trace OR v_error IS NOT NULL THEN
+        outcome_count := 0;
+        epoch_delta := 0;
+    END IF;
     IF v_error IS NOT NULL THEN
         row_kind := 'error';
         error_reason := v_error;
@@ -281,6 +284,8 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         v_want := least(v_demand, v_grants);
         v_chunk := least(v_want, v_visits);
+        -- With as many positions as runs are wanted, each gives one: the head of its queue is all there is to see.
+        v_shallow := v_demand > 1 AND v_chunk = v_demand;
         LOOP
             WITH ring AS (
                 SELECT
@@ -306,12 +311,14 @@ BEGIN
                     ORDER BY schedule.ring_position
                     LIMIT v_chunk
                 ) AS ahead
-                CROSS JOIN LATERAL (
-                    SELECT coalesce(found.max_active, v_policy.max_active) AS cap
+                -- In an index of its own, in which mostly nobody is.
+                LEFT JOIN LATERAL (
+                    SELECT found.max_active
                     FROM tenantfair_partition AS found
-                    WHERE found.scope_key = ahead.scope_key
+                    WHERE found.scope_key = ahead.scope_key AND found.max_active IS NOT NULL
                     LIMIT 1
-                ) AS part
+                ) AS override ON true
+                CROSS JOIN LATERAL (SELECT coalesce(override.max_active, v_policy.max_active) AS cap) AS part
             ),
             look AS (
                 SELECT
@@ -323,7 +330,7 @@ BEGIN
                         ELSE least(queue.n, greatest(ring.cap - claimed.n - ready.n, 0))
                     END AS can,
                     CASE
-                        WHEN claimed.expired > 0 OR ready.poison OR queue.poison THEN c_careful
+                        WHEN claimed.expired > 0 OR greatest(ready.attempts, queue.attempts) >= p_max_attempts THEN c_careful
                         WHEN ready.due > 0 THEN c_mixed
                         ELSE c_plain
                     END AS kind
@@ -347,7 +354,7 @@ BEGIN
                     SELECT
                         count(*) AS n,
                         count(*) FILTER (WHERE run.wake_at <= p_now) AS due,
-                        coalesce(bool_or(run.wake_at <= p_now AND run.claim_attempts >= p_max_attempts), false) AS poison
+                        max(run.claim_attempts) FILTER (WHERE run.wake_at <= p_now) AS attempts
                     FROM (
                         SELECT run.wake_at, run.claim_attempts
                         FROM tenantfair_run AS run
@@ -372,7 +379,7 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT
                         count(*) AS n,
-                        coalesce(bool_or(run.claim_attempts >= p_max_attempts), false) AS poison
+                        max(run.claim_attempts) AS attempts
                     FROM (
                         SELECT run.claim_attempts
                         FROM tenantfair_run AS run
@@ -380,7 +387,18 @@ BEGIN
                             AND run.wake_at <= p_now
                             AND run.tenant_admitted_at IS NULL
                         ORDER BY run.wake_at, run.id
-                        LIMIT least(v_demand, c_quantum)
+                        LIMIT CASE
+                            WHEN v_shallow
+                                AND (
+                                    SELECT true
+                                    FROM tenantfair_schedule AS last
+                                    WHERE last.in_ring AND last.ring_position > v_from
+                                    ORDER BY last.ring_position
+                                    LIMIT 1 OFFSET v_chunk - 1
+                                )
+                            THEN 1
+                            ELSE least(v_demand, c_quantum)
+                        END
                     ) AS run
                 ) AS queue
             )
@@ -394,6 +412,7 @@ BEGIN
             FROM look;
             EXIT WHEN v_look.position IS NULL;
             v_seen := cardinality(v_look.position);
+            v_shallow := v_shallow AND v_seen = v_chunk AND v_look.position[1] > v_from;
 
             v_plain := c_plain = ALL (v_look.kind);
             IF v_plain AND 0 < ALL (v_look.can) THEN
@@ -512,8 +531,9 @@ BEGIN
                 END LOOP;
             END IF;
 
-            EXIT WHEN v_planned = v_want OR v_seen < v_chunk OR v_chunk = v_visits;
+            EXIT WHEN v_planned = v_want OR NOT v_shallow AND (v_seen < v_chunk OR v_chunk = v_visits);
             v_chunk := least(v_chunk * 32, v_visits);
+            v_shallow := false;
         END LOOP;
 
         EXIT WHEN v_look.position IS NULL;
@@ -706,7 +726,6 @@ BEGIN
             v_out_class := array_fill('queued_ready'::text, ARRAY[v_count]);
             v_out_poison := array_fill(false, ARRAY[v_count]);
             v_granted := v_quantum;
-            v_disposition := array_fill('grant'::text, ARRAY[v_planned]);
             v_ready_served := true;
             IF v_alone THEN
                 v_granted[1] := v_count;
@@ -1323,7 +1342,7 @@ BEGIN
                 ring_position := v_look.position[v_place];
                 scope_key := v_look.scope[v_place];
                 IF v_ordinal[v_rank] = v_place THEN
-                    disposition := v_disposition[v_rank];
+                    disposition := CASE WHEN v_whole THEN 'grant' ELSE v_disposition[v_rank] END;
                     outcome_count := v_granted[v_rank];
                     IF v_repeat > 1 THEN
                         outcome_count := least(c_quantum, outcome_count - c_quantum * (v_visit - 1));
@@ -1372,11 +1391,13 @@ BEGIN
 
     row_kind := 'call';
     transaction_id := pg_current_xact_id()::text::bigint;
-    visit_ordinal := NULL;
-    ring_position := NULL;
-    scope_key := NULL;
-    disposition := NULL;
-    epoch_delta := NULL;
+    IF p_trace THEN
+        visit_ordinal := NULL;
+        ring_position := NULL;
+        scope_key := NULL;
+        disposition := NULL;
+        epoch_delta := NULL;
+    END IF;
     outcome_count := v_outcomes;
     inspections := v_inspections;
     laps_before := v_policy.scan_laps;

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tests.benchmarks import seeds, site
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.claimers import FACADE, FLOOR, OWN_FLOOR, THROUGH, Claim, claimer, finisher
+from tests.benchmarks.claimers import FACADE, FLOOR, OWN_FLOOR, THROUGH, Claim, claimer, finisher, rehearse
 from tests.benchmarks.rows import at_most, make_row
 from tests.benchmarks.server import Connection, connect
 
@@ -45,6 +45,7 @@ def prepare(variant: str, url: str, budget: int) -> Callable[[], tuple[Granted, 
         from tenantfair import policy
 
         policy.put_scan_budget(budget)
+        rehearse(url)
     claim, finish = claimer(variant, url, 1), finisher(variant, url)
 
     def measure() -> tuple[Granted, Idle]:

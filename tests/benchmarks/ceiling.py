@@ -28,6 +28,8 @@ def run_w1(bench: Bench) -> None:
         for clients in crowds:
             target = at_least(_OF_THE_FLOOR[demand]) if clients == 1 else None
             rows = _rates(W1, ONE, samples[clients], demand, clients, target)
+            if demand == 1:
+                rows += _first(samples[clients])
             if clients > 1:
                 rows += _kept(samples[clients], samples[1], demand, clients)
             bench.add(*rows)
@@ -93,6 +95,23 @@ def _rates(
         )
         for variant in (FUNCTION, FACADE)
         if variant in samples[0]
+    ]
+
+
+def _first(samples: Sequence[Mapping[str, Rate]]) -> list[Row]:
+    """The first call of a session, which makes its plans and is part of no other figure."""
+    first = [{name: rate.first_ms for name, rate in sample.items()} for sample in samples]
+    return [
+        make_row(
+            W1,
+            f"{ONE}, first claim of a session",
+            first,
+            variant,
+            unit="ms",
+            demand=1,
+            through=THROUGH[variant],
+        )
+        for variant in (FUNCTION, FACADE)
     ]
 
 

@@ -16,7 +16,7 @@ THROUGH = {
     FLOOR: "one UPDATE on a one-index table",
     OWN_FLOOR: "one UPDATE on the run table",
     FUNCTION: "tenantfair_claim, prepared by psycopg",
-    FACADE: "claim_due()",
+    FACADE: "claim_due(), a worker's session",
 }
 
 # What was claimed: the tenant, and what a finish needs to name it by. None is a refused call.
@@ -42,10 +42,12 @@ OWN_FLOOR_CLAIM: LiteralString = """
     ))
     RETURNING tenant_id, id
 """
+# What a start needs, as the server has it.
 FUNCTION_CLAIM: LiteralString = """
-    SELECT * FROM tenantfair_claim(
-        clock_timestamp(), clock_timestamp() - interval '1 minute', %s, 5, NULL, false
-    )
+    SELECT
+        row_kind, tenant_id, claim_token, run_id, task_path, args::text, kwargs::text, state::text,
+        signals::text, checkpoint_seq, claimed_at, claim_attempt
+    FROM tenantfair_claim(clock_timestamp(), clock_timestamp() - interval '1 minute', %s, 5, NULL, false)
 """
 FLOOR_FINISH: LiteralString = "UPDATE job SET state = 2 WHERE id = ANY (%s)"
 OWN_FLOOR_FINISH: LiteralString = """
@@ -62,7 +64,7 @@ def claimer(variant: str, url: str, demand: int) -> Claim:
         return _facade_claimer(url, demand)
     session = connect(url)
     if variant == FUNCTION:
-        return lambda: _outcomes(session.execute(FUNCTION_CLAIM, [demand]))
+        return lambda: _outcomes(session.execute(FUNCTION_CLAIM, [demand], binary=True).fetchall())
     statement = FLOOR_CLAIM if variant == FLOOR else OWN_FLOOR_CLAIM
     return lambda: session.execute(statement, [demand]).fetchall()
 
@@ -76,17 +78,32 @@ def finisher(variant: str, url: str) -> Finish:
     return lambda handles: (session.execute(statement, [list(handles)]), None)[1]
 
 
-def _outcomes(cursor: Any) -> Claimed | None:
-    names = [column.name for column in cursor.description]
-    kind, tenant, token = (names.index(name) for name in ("row_kind", "tenant_id", "claim_token"))
-    found = cursor.fetchall()
-    if any(row[kind] == "error" for row in found):
+def rehearse(url: str) -> None:
+    """Let a worker's session claim from the last position and undo it, so that it has its plans."""
+    from django.db import connection, transaction
+
+    from tenantfair.claim import claim_due
+
+    site.use_as_worker(url)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE tenantfair_policy SET scan_ring_position ="
+                " (SELECT max(ring_position) - 1 FROM tenantfair_schedule)"
+            )
+        if not claim_due(1, allow_in_transaction=True).leases:
+            raise RuntimeError("the last tenant has nothing to claim")
+        transaction.set_rollback(True)
+
+
+def _outcomes(found: Sequence[tuple[Any, ...]]) -> Claimed | None:
+    if any(kind == "error" for kind, *_ in found):
         return None
-    return [(row[tenant], row[token]) for row in found if row[kind] == "outcome"]
+    return [(tenant, token) for kind, tenant, token, *_ in found if kind == "outcome"]
 
 
 def _facade_claimer(url: str, demand: int) -> Claim:
-    site.use(url)
+    site.use_as_worker(url)
     from tenantfair.claim import claim_due
     from tenantfair.exceptions import ClaimUnavailable
 
@@ -100,7 +117,7 @@ def _facade_claimer(url: str, demand: int) -> Claim:
 
 
 def _facade_finisher(url: str) -> Finish:
-    site.use(url)
+    site.use_as_worker(url)
     from tenantfair import runs
 
     def finish(leases: Sequence[Any]) -> None:

@@ -15,8 +15,9 @@ _EMPTY_CALLS = 3
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What one client did: seconds of each call that brought something, and of its whole run."""
+    """What one client did: seconds of its first call, of each later one with a grant, and of its run."""
 
+    first: float
     claimed: int
     seconds: float
     calls: list[float]
@@ -26,6 +27,10 @@ class Drained:
 def prepare(variant: str, url: str, demand: int, seconds: float) -> Callable[[], Drained]:
     """Run in a client process: connect, and return the measurement."""
     claim = claimer(variant, url, demand)
+    # A session makes its plans at its first call; here it has done so before the clients start together.
+    first = time.perf_counter()
+    claim()
+    first = time.perf_counter() - first
 
     def measure() -> Drained:
         calls: list[float] = []
@@ -42,7 +47,7 @@ def prepare(variant: str, url: str, demand: int, seconds: float) -> Callable[[],
                 calls.append(last - before)
                 claimed += len(found)
                 empty = 0
-        return Drained(claimed, last - start, calls, refused)
+        return Drained(first, claimed, last - start, calls, refused)
 
     return measure
 
@@ -50,6 +55,7 @@ def prepare(variant: str, url: str, demand: int, seconds: float) -> Callable[[],
 @dataclass(frozen=True, slots=True)
 class Rate:
     per_second: float
+    first_ms: float
     p50_ms: float
     p99_ms: float
     refused: int
@@ -69,6 +75,7 @@ def _rate(found: Sequence[Drained]) -> Rate:
         raise RuntimeError("nothing was claimed")
     return Rate(
         per_second=sum(drained.claimed for drained in found) / max(drained.seconds for drained in found),
+        first_ms=percentile([drained.first for drained in found], 0.5) * 1e3,
         p50_ms=percentile(calls, 0.5) * 1e3,
         p99_ms=percentile(calls, 0.99) * 1e3,
         refused=sum(drained.refused for drained in found),

@@ -39,6 +39,9 @@ OPTIONS: dict[str, str | int] = {
     "log_min_messages": "warning",
 }
 
+# More than any cell writes.
+_WAL_FILES = 24
+
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
@@ -56,6 +59,7 @@ class Databases:
         self._admin = connect(server.dsn)
         self._admin.execute("CREATE TABLE probe (id int PRIMARY KEY, n bigint) WITH (fillfactor = 10)")
         self._admin.execute("INSERT INTO probe VALUES (1, 0)")
+        self._age_wal()
 
     def url(self, name: str) -> str:
         return self.server.url(name)
@@ -95,6 +99,16 @@ class Databases:
 
     def close(self) -> None:
         self._admin.close()
+
+    def _age_wal(self) -> None:
+        """Write some WAL and let a checkpoint keep its files for later.
+
+        A server that has run for a while overwrites old files; a new one stops to fill each with zeros first.
+        """
+        for _ in range(_WAL_FILES):
+            self._admin.execute("SELECT pg_logical_emit_message(false, 'age', '')")
+            self._admin.execute("SELECT pg_switch_wal()")
+        self._admin.execute("CHECKPOINT")
 
     def _run(self, statement: str, *names: str) -> None:
         self._admin.execute(sql.SQL(statement).format(*map(sql.Identifier, names)), prepare=False)

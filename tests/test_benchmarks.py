@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.benchmarks import page, plots, table
+from tests.benchmarks.claimers import FACADE, FUNCTION, THROUGH
 from tests.benchmarks.rows import FLOOR, OWN_FLOOR, Row, at_least, at_most, make_row
 from tests.docs_pages import ROOT
 
@@ -55,7 +56,7 @@ def smallest(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, A
 def test_every_row_has_its_fields_its_floors_and_its_machine(smallest: Any) -> None:
     rows, _, _ = smallest
     measured = [row for row in rows if row["workload"] == "W2"]
-    assert {row["through"] for row in measured} == {"tenantfair_claim, prepared by psycopg", "claim_due()"}
+    assert {row["through"] for row in measured} == {THROUGH[kind] for kind in (FUNCTION, FACADE)}
     for row in measured:
         assert row.keys() >= FIELDS | HEAD
         assert (row["demand"], row["clients"], row["unit"]) == (8, 1, "claims/s")
@@ -126,7 +127,7 @@ def test_the_page_takes_over_the_figures_and_keeps_the_rest(smallest: Any, tmp_p
     page.write(text, results / "latest.json")
     once = text.read_text()
     assert "\n### W2\n" in once
-    assert once.count("| claim_due() | 8 | 1 |") == 1
+    assert once.count(f"| {THROUGH[FACADE]} | 8 | 1 |") == 1
     page.write(text, results / "latest.json")
     assert text.read_text() == once
     before, _, after = page.PAGE.read_text().partition(page.BEGIN)

@@ -88,10 +88,17 @@ def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any])
         if state not in _REFUSALS:
             raise
         raise ClaimUnavailable(_REFUSALS[state]) from error
+    if connection.timezone is None:
+        found = [tuple(map(_naive, row)) for row in found]
     rows = [dict(zip(columns, row, strict=True)) for row in found]
     for row in rows:
         _read_json(row)
     return rows
+
+
+def _naive(value: Any) -> Any:
+    """Return a time as Django hands it out without USE_TZ: in the session's time zone, and not saying so."""
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value
 
 
 def _read_json(row: dict[str, Any]) -> None:

@@ -129,7 +129,6 @@ DECLARE
     -- the ring ahead as the probe shows it, and of it the positions that can be granted something
     v_want      integer;
     v_chunk     integer;
-    v_shallow   boolean;
     v_look      record;
     v_seen      integer;
     v_ordinal   integer[];
@@ -284,8 +283,6 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         v_want := least(v_demand, v_grants);
         v_chunk := least(v_want, v_visits);
-        -- With as many positions as runs are wanted, each gives one: the head of its queue is all there is to see.
-        v_shallow := v_demand > 1 AND v_chunk = v_demand;
         LOOP
             WITH ring AS (
                 SELECT
@@ -387,18 +384,7 @@ BEGIN
                             AND run.wake_at <= p_now
                             AND run.tenant_admitted_at IS NULL
                         ORDER BY run.wake_at, run.id
-                        LIMIT CASE
-                            WHEN v_shallow
-                                AND (
-                                    SELECT true
-                                    FROM tenantfair_schedule AS last
-                                    WHERE last.in_ring AND last.ring_position > v_from
-                                    ORDER BY last.ring_position
-                                    LIMIT 1 OFFSET v_chunk - 1
-                                )
-                            THEN 1
-                            ELSE least(v_demand, c_quantum)
-                        END
+                        LIMIT least(v_demand, c_quantum)
                     ) AS run
                 ) AS queue
             )
@@ -412,7 +398,6 @@ BEGIN
             FROM look;
             EXIT WHEN v_look.position IS NULL;
             v_seen := cardinality(v_look.position);
-            v_shallow := v_shallow AND v_seen = v_chunk AND v_look.position[1] > v_from;
 
             v_plain := c_plain = ALL (v_look.kind);
             IF v_plain AND 0 < ALL (v_look.can) THEN
@@ -531,9 +516,8 @@ BEGIN
                 END LOOP;
             END IF;
 
-            EXIT WHEN v_planned = v_want OR NOT v_shallow AND (v_seen < v_chunk OR v_chunk = v_visits);
+            EXIT WHEN v_planned = v_want OR v_seen < v_chunk OR v_chunk = v_visits;
             v_chunk := least(v_chunk * 32, v_visits);
-            v_shallow := false;
         END LOOP;
 
         EXIT WHEN v_look.position IS NULL;

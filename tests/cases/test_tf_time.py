@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from tenantfair import policy, runs
 from tenantfair.backend import for_tenant
+from tenantfair.claim import claim_due
 from tenantfair.exceptions import InvalidRun
 from tenantfair.models import Run
 from tests.factories import policy_in_force
@@ -72,3 +73,14 @@ def test_a_time_that_the_zone_of_the_project_cannot_show_is_refused(naive: str) 
 
     run_id = runs.enqueue(echo, tenant_id="a", run_after=ends[shown])
     assert runs.get(run_id).wake_at is not None
+
+
+def test_times_of_a_lease_are_as_django_hands_them_out(naive: str) -> None:
+    runs.enqueue(echo, tenant_id="a")
+    (lease,) = claim_due(1).leases
+    row = Run.objects.get()
+    assert (lease.enqueued_at, lease.claimed_at, lease.eligible_at) == (
+        row.enqueued_at,
+        row.claimed_at,
+        row.enqueued_at,
+    )

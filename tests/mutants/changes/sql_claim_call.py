@@ -288,24 +288,6 @@ MUTANTS = (
         killed_by=("test_claim_engines.py::test_lease_and_attempts_are_the_domains",),
     ),
     Mutant(
-        name="claim-sees-heads-alone-in-a-short-ring",
-        file=CLAIM,
-        old="WHEN v_shallow\n                                AND (",
-        new="WHEN v_shallow\n                                OR (",
-        breaks="a visit grants up to its share of what is wanted (D2, item 163)",
-        killed_by=("test_claim_rotation.py::test_ring_shorter_than_the_demand_is_seen_in_depth",),
-    ),
-    Mutant(
-        name="claim-never-looks-behind-the-heads",
-        file=CLAIM,
-        old="OR NOT v_shallow AND (v_seen < v_chunk OR v_chunk = v_visits)",
-        new="OR v_seen < v_chunk OR v_chunk = v_visits",
-        breaks="what one position cannot give the others do, in the same lap (D2, item 163)",
-        killed_by=(
-            "test_claim_rotation.py::test_what_a_tenant_without_work_leaves_is_spread_in_the_same_lap",
-        ),
-    ),
-    Mutant(
         name="claim-plans-by-the-default-cap",
         file="sql/tenantfair_claim.v1.sql",
         old="coalesce(override.max_active, v_policy.max_active)",

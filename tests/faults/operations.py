@@ -70,7 +70,7 @@ def _failed() -> Run:
 
 
 def _claim(run: Run) -> None:
-    """Claim as a worker does: once more until a lap is made, since a call makes 32 visits."""
+    """Claim as a worker does: again until a lap is made, since a call makes 32 visits."""
     origin: tuple[int, int] | None = None
     while True:
         batch = claim.claim_due(32, using=FAULTY)

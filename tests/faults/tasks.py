@@ -14,24 +14,22 @@ from tests.processes.tasks import pass_gate
 @task(takes_context=True)
 def work(context: Any) -> str:
     """Return who did the work; a point may be inside it."""
-    ledger.write("start", context.run_id, context.tenant_id)
-    points.reach("in task")
-    ledger.write("end", context.run_id, context.tenant_id)
-    return f"{os.getpid()}"
+    with ledger.execution(context):
+        points.reach("in task")
+    return str(os.getpid())
 
 
 @task(takes_context=True)
 def hold(context: Any, gate: str) -> str:
     """Wait at a gate."""
-    ledger.write("start", context.run_id, context.tenant_id)
-    pass_gate(gate)
-    ledger.write("end", context.run_id, context.tenant_id)
-    return f"{os.getpid()}"
+    with ledger.execution(context):
+        pass_gate(gate)
+    return str(os.getpid())
 
 
 @task(takes_context=True)
 def eat(context: Any) -> None:
     """Take half a gigabyte, which is more than its worker is allowed."""
-    ledger.write("start", context.run_id, context.tenant_id)
-    eaten = [b"x" * 10_000_000 for _ in range(50)]
-    assert not eaten, "nobody has minded"
+    with ledger.execution(context):
+        eaten = [b"x" * 10_000_000 for _ in range(50)]
+        assert not eaten, "nobody has minded"

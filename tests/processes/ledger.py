@@ -10,6 +10,8 @@ import json
 import os
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,24 @@ from typing import Any
 VARIABLE = "PROCESS_LEDGER"
 
 
-def write(event: str, run_id: object, tenant: str | None, **facts: Any) -> None:
+@contextmanager
+def execution(context: Any) -> Iterator[None]:
+    """Tell the start of a task's body and its end, however it ends; only a process that dies tells no end."""
+    _write("start", context)
+    try:
+        yield
+    finally:
+        _write("end", context, owner=context.still_owner())
+
+
+def _write(event: str, context: Any, **facts: Any) -> None:
     """Append one line; a single write to a file opened for appending is never torn."""
     line = {
         "event": event,
-        "run": str(run_id),
-        "tenant": tenant,
+        "run": str(context.run_id),
+        "tenant": context.tenant_id,
         "pid": os.getpid(),
+        "attempt": context.attempt,
         "at": time.monotonic(),
         **facts,
     }
@@ -60,16 +73,12 @@ class Ledger:
         return [line for line in self.lines() if line["event"] == event]
 
     def executions(self) -> list[Execution]:
-        """Pair each start with the end that the same process wrote for the same run."""
-        lines = self.lines()
-        found = []
-        for place, line in enumerate(lines):
-            if line["event"] == "start":
-                key = (line["run"], line["pid"])
-                ends = (each for each in lines[place + 1 :] if (each["run"], each["pid"]) == key)
-                ended = next((each["at"] for each in ends if each["event"] == "end"), None)
-                found.append(Execution(line["run"], line["tenant"], line["pid"], line["at"], ended))
-        return found
+        """Pair each start with the end that the same process wrote for the same attempt at the run."""
+        ends = {_attempt(line): line["at"] for line in self.events("end")}
+        return [
+            Execution(line["run"], line["tenant"], line["pid"], line["at"], ends.get(_attempt(line)))
+            for line in self.events("start")
+        ]
 
     def most_at_once(self, *, gone: dict[int, float] | None = None) -> dict[str | None, int]:
         """Return, by tenant, how many executions ran at the same time at most.
@@ -88,3 +97,7 @@ class Ledger:
                 running += change
                 most[tenant] = max(most.get(tenant, 0), running)
         return most
+
+
+def _attempt(line: dict[str, Any]) -> tuple[str, int, int]:
+    return line["run"], line["pid"], line["attempt"]

@@ -105,7 +105,7 @@ class Stage:
             **tenantfair,
         }
         self.workers: list[WorkerProcess] = []
-        self._gates = 0
+        self._gates: list[Gate] = []
 
     def environment(self) -> dict[str, str]:
         return os.environ | {
@@ -193,8 +193,8 @@ class Stage:
         until(lambda: set(self.statuses()) == {status}, f"all runs are {status}")
 
     def gate(self) -> Gate:
-        self._gates += 1
-        return Gate(self.folder / f"gate-{self._gates}")
+        self._gates.append(Gate(self.folder / f"gate-{len(self._gates)}"))
+        return self._gates[-1]
 
     @contextmanager
     def watched(self) -> Iterator[Sampler]:
@@ -211,24 +211,34 @@ class Stage:
     def close(self) -> None:
         for worker in self.workers:
             worker.end()
+        for gate in self._gates:
+            gate.close()
 
 
 class Gate:
-    """Holds every task that comes to it until it is opened, and nobody afterwards."""
+    """A FIFO that holds every task that comes to it until it is opened, and nobody afterwards.
+
+    It is never put away or replaced: a task that looked for it just then would fail, or wait for good.
+    """
+
+    _MOST_COMERS = 4096
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._writer: int | None = None
         os.mkfifo(path)
 
     def __str__(self) -> str:
         return str(self.path)
 
     def open(self) -> None:
-        # Whoever waits for a writer gets one, and its end of file after the ordinary file has taken over.
-        writer = os.open(self.path, os.O_RDWR)
-        self.path.unlink()
-        self.path.touch()
-        os.close(writer)
+        self._writer = os.open(self.path, os.O_RDWR)
+        os.write(self._writer, b"." * self._MOST_COMERS)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            os.close(self._writer)
+            self._writer = None
 
 
 class Sampler(threading.Thread):

@@ -137,7 +137,7 @@ class Steps:
             return
         assert is_accepted
         assert seq == lease.checkpoint_seq + 1
-        self.leases.append(replace(lease, checkpoint_seq=seq))
+        self.leases.append(lease._replace(checkpoint_seq=seq))
 
     # By anybody
 

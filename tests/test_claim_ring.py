@@ -119,6 +119,46 @@ def test_walk_ends_at_the_last_position_of_its_plan_however_far_the_probe_has_lo
     assert domain.cursor() == (0, domain.position(names[5]))
 
 
+@pytest.mark.conformance(43, 45)
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_probe_that_looks_further_never_looks_past_the_end_of_its_lap(domain: Bench, ahead: int) -> None:
+    names = scopes(5)
+    for name in names:
+        domain.waiting(name)
+    domain.queued(names[0])
+    domain.policy(cursor=domain.position(names[-1 - ahead]))
+    found = domain.claim(1)
+    assert (found.visited, found.scopes) == ([*names[-ahead:], names[0]], [names[0]])
+    assert domain.cursor() == (1, domain.position(names[0]))
+
+
+@pytest.mark.conformance(45, 48)
+def test_work_that_comes_behind_the_probe_waits_for_the_next_lap(domain: Bench) -> None:
+    stopped = domain.function(
+        "claim_stopped", inserted(SHIPPED, "PERFORM tests_barrier();", before="v_before := v_look;")
+    )
+    for name in ("a", "b"):
+        domain.waiting(name)
+    domain.queued("c", 5)
+    domain.policy(cursor=domain.position("a"))
+    found = domain.while_stopped(lambda: domain.queued("b", 5), stopped)
+    assert (found.visited, found.dispositions) == (["b", "c"], ["empty_page", "grant"])
+    assert domain.claim(1).visited == ["a", "b"]
+
+
+@pytest.mark.conformance(43)
+def test_laps_of_one_call_are_told_from_one_look_at_the_whole_ring(domain: Bench) -> None:
+    """What comes after the first, short look at the start of a lap is seen by the one that shows it whole."""
+    stopped = domain.function(
+        "claim_stopped",
+        inserted(SHIPPED, "PERFORM tests_barrier();", after="v_chunk := least(v_chunk * 32, v_visits);"),
+    )
+    for name in ("a", "b"):
+        domain.waiting(name)
+    found = domain.while_stopped(lambda: domain.queued("a", 5), stopped)
+    assert (found.visited, found.dispositions) == (["a"], ["grant"])
+
+
 @pytest.mark.conformance(47)
 def test_any_cursor_is_a_place_to_go_on_from(domain: Bench) -> None:
     """Beyond every position, at a deleted one, and between sparse ones."""

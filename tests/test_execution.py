@@ -8,7 +8,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -301,7 +300,7 @@ class TestUnrunnable:
     def test_stored_arguments_that_do_not_fit_fail_the_run_without_a_call(
         self, told: list[Any], args: Any, kwargs: Any
     ) -> None:
-        outcome = execute(replace(lease_on(tasks.add), args=args, kwargs=kwargs))
+        outcome = execute(lease_on(tasks.add)._replace(args=args, kwargs=kwargs))
 
         assert isinstance(outcome, Failed)
         assert outcome.error["exception_class_path"] == "builtins.TypeError"

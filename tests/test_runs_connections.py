@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -81,9 +80,7 @@ def test_a_run_lives_its_whole_life(alias: str) -> None:
     ]
     leases = [claimed(alias, run_id) for run_id in [first, *many]]
     assert runs.heartbeat(leases, using=alias) == {lease.run_id for lease in leases}
-    leases[0] = dataclasses.replace(
-        leases[0], checkpoint_seq=runs.checkpoint(leases[0], {"n": 1}, using=alias)
-    )
+    leases[0] = leases[0]._replace(checkpoint_seq=runs.checkpoint(leases[0], {"n": 1}, using=alias))
     runs.signal(leases[5].run_id, {"s": 1}, using=alias)
     batch: list[runs.Outcome] = [
         runs.Completed(leases[0], {"r": 1}),

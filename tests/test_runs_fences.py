@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -109,7 +108,7 @@ def test_a_run_that_is_gone_is_a_lost_fence(operation: Callable[[Lease], set[uui
 def test_the_token_of_another_run_is_no_fence(operation: Callable[[Lease], set[uuid.UUID]]) -> None:
     lease, other = claimed_lease(), claimed_lease()
     before = snapshot(lease.run_id), snapshot(other.run_id)
-    assert operation(dataclasses.replace(lease, claim_token=other.claim_token)) == set()
+    assert operation(lease._replace(claim_token=other.claim_token)) == set()
     assert (snapshot(lease.run_id), snapshot(other.run_id)) == before
 
 
@@ -125,7 +124,7 @@ def test_a_stale_lease_in_a_batch_leaves_the_others_theirs() -> None:
 
 def test_saved_state_is_fenced_by_its_number_too() -> None:
     lease = claimed_lease(checkpoint_seq=5)
-    behind = dataclasses.replace(lease, checkpoint_seq=4)
+    behind = lease._replace(checkpoint_seq=4)
     before = snapshot(lease.run_id)
     checkpoint(behind)
     for outcome in (runs.Yielded(behind, state=1), runs.Waiting(behind, state=1)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import random
 import uuid
@@ -274,7 +273,7 @@ def test_a_checkpoint_keeps_claim_and_place_and_starts_attempts_anew() -> None:
 
 def test_checkpoints_move_the_fence() -> None:
     lease = claimed_lease()
-    later = dataclasses.replace(lease, checkpoint_seq=runs.checkpoint(lease, 1))
+    later = lease._replace(checkpoint_seq=runs.checkpoint(lease, 1))
     with pytest.raises(StaleClaim):
         runs.checkpoint(lease, 2)
     assert runs.checkpoint(later, 3) == 2
@@ -306,7 +305,7 @@ def test_heartbeats_name_the_leases_that_hold() -> None:
 
 def test_a_mixed_batch_is_one_statement_with_one_result_per_run(django_assert_num_queries: Any) -> None:
     leases = [claimed_lease(tenant_id=f"t{number % 3}") for number in range(9)]
-    stale = dataclasses.replace(leases[8], claim_token=RunFactory.build(claimed=True).claim_token)
+    stale = leases[8]._replace(claim_token=RunFactory.build(claimed=True).claim_token)
     batch: list[runs.Outcome] = [
         runs.Completed(leases[0], 1),
         runs.Retry(leases[1], ERROR),

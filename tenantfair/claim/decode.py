@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from operator import itemgetter
+from typing import Any, Final
 
 from tenantfair.claim.base import Lease, Poisoned
 from tenantfair.exceptions import ClaimUnavailable, SchemaMismatch
 
 Row = Mapping[str, Any]
+
+_lease_columns: Final = itemgetter(
+    *("claim_attempt" if name == "attempt" else name for name in Lease._fields)
+)
 
 
 @contextmanager
@@ -44,35 +49,8 @@ def decode_outcomes(rows: Sequence[Row]) -> tuple[list[Lease], list[Poisoned]]:
         key=lambda row: (row["visit_ordinal"], row["outcome_ordinal"]),
     )
     return (
-        [_lease(row) for row in outcomes if row["claim_token"] is not None],
+        [Lease._make(_lease_columns(row)) for row in outcomes if row["claim_token"] is not None],
         [_poisoned(row) for row in outcomes if row["claim_token"] is None],
-    )
-
-
-def _lease(row: Row) -> Lease:
-    return Lease(
-        run_id=row["run_id"],
-        claim_token=row["claim_token"],
-        claimed_at=row["claimed_at"],
-        attempt=row["claim_attempt"],
-        checkpoint_seq=row["checkpoint_seq"],
-        tenant_id=row["tenant_id"],
-        task_path=row["task_path"],
-        args=row["args"],
-        kwargs=row["kwargs"],
-        state=row["state"],
-        signals=row["signals"],
-        failures=row["failures"],
-        retry_limit=row["retry_limit"],
-        abandons=row["abandons"],
-        queue_name=row["queue_name"],
-        backend=row["backend"],
-        enqueued_at=row["enqueued_at"],
-        started_at=row["started_at"],
-        errors=row["errors"],
-        worker_ids=row["worker_ids"],
-        work_class=row["work_class"],
-        eligible_at=row["eligible_at"],
     )
 
 

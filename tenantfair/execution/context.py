@@ -7,7 +7,7 @@ does: call them outside.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from threading import Event
@@ -67,7 +67,7 @@ class Attempt:
         """Store `state` and go on with the lease that this leaves."""
         stored = payloads.normalize(state, what="state")
         sequence = runs.checkpoint(self.lease, stored, using=self.using)
-        self._lease = replace(self.lease, state=stored, checkpoint_seq=sequence)
+        self._lease = self.lease._replace(state=stored, checkpoint_seq=sequence)
         self._saved_on = connections[self.using]
         if self._saved_on.in_atomic_block:
             self._saved_on.on_commit(partial(self._keep, self._lease))

@@ -33,7 +33,7 @@ def checkpoint(lease: Lease, state: Any, *, using: str | None = None) -> int:
     """Save `state` and return the new checkpoint number; claim and place are kept, attempts start anew.
 
     The lease's own `checkpoint_seq` must be the stored one: afterwards go on with
-    `dataclasses.replace(lease, checkpoint_seq=...)`. Raises `StaleClaim` or `InvalidPayload`.
+    `lease._replace(checkpoint_seq=...)`. Raises `StaleClaim` or `InvalidPayload`.
     """
     alias = _arguments.database(using)
     params = {

@@ -8,10 +8,10 @@
 -- a host's own foreign keys to a run take key-share locks. Schedule rows are read, never locked.
 --
 -- A call works in plans. A plan looks at the ring ahead of the cursor, up to the end of the lap, in a fresh
--- snapshot; picks the positions that can be granted something and the quantum of each; then serves them all in
--- a few set-based statements, whose outcomes, epochs, cursor and trace are those of visits made one by one.
--- Positions with expired or poisoned candidates are decided one by one, since their order depends on what the
--- call has served before.
+-- snapshot, and in another one for each further stretch that it needs; picks the positions that can be granted
+-- something and the quantum of each; then serves them all in a few set-based statements, whose outcomes, epochs,
+-- cursor and trace are those of visits made one by one. Positions with expired or poisoned candidates are decided
+-- one by one, since their order depends on what the call has served before.
 --
 -- Never: admits above a cap, bypasses a queue's head, retries within a visit, re-reads p_now.
 
@@ -130,7 +130,9 @@ DECLARE
     v_want      integer;
     v_chunk     integer;
     v_look      record;
+    v_before    record;
     v_seen      integer;
+    v_seen_to   bigint;
     v_ordinal   integer[];
     v_can       integer[];
     v_scope     text[];
@@ -283,6 +285,8 @@ BEGIN
         ------------------------------------------------------------------------------------------------
         v_want := least(v_demand, v_grants);
         v_chunk := least(v_want, v_visits);
+        v_seen := 0;
+        v_seen_to := v_from;
         LOOP
             WITH ring AS (
                 SELECT
@@ -296,23 +300,31 @@ BEGIN
                     WHERE schedule.in_ring
                         AND schedule.ring_position > coalesce(
                             (
-                                SELECT v_from
+                                SELECT v_seen_to
                                 FROM tenantfair_schedule AS next
-                                WHERE next.in_ring AND next.ring_position > v_from
+                                WHERE next.in_ring AND next.ring_position > v_seen_to
                                 ORDER BY next.ring_position
                                 LIMIT 1
                             ),
-                            -- With nobody left ahead the next lap begins.
-                            0
+                            -- With nobody left ahead the next lap begins, unless this one has been looked at.
+                            CASE WHEN v_seen = 0 THEN 0 ELSE v_seen_to END
                         )
                     ORDER BY schedule.ring_position
-                    LIMIT v_chunk
+                    LIMIT v_chunk - v_seen
                 ) AS ahead
                 -- In an index of its own, in which mostly nobody is.
                 LEFT JOIN LATERAL (
                     SELECT found.max_active
                     FROM tenantfair_partition AS found
-                    WHERE found.scope_key = ahead.scope_key AND found.max_active IS NOT NULL
+                    WHERE found.scope_key = ahead.scope_key
+                        AND found.max_active IS NOT NULL
+                        AND EXISTS (
+                            SELECT
+                            FROM tenantfair_partition AS anybody
+                            WHERE anybody.max_active IS NOT NULL
+                            ORDER BY anybody.scope_key
+                            LIMIT 1
+                        )
                     LIMIT 1
                 ) AS override ON true
                 CROSS JOIN LATERAL (SELECT coalesce(override.max_active, v_policy.max_active) AS cap) AS part
@@ -322,9 +334,9 @@ BEGIN
                     ring.ring_position,
                     ring.scope_key,
                     queue.n > 0 AS queued,
-                    claimed.expired + ready.due + CASE
+                    claimed.expired + coalesce(ready.due, 0) + CASE
                         WHEN ring.fits THEN queue.n
-                        ELSE least(queue.n, greatest(ring.cap - claimed.n - ready.n, 0))
+                        ELSE least(queue.n, greatest(ring.cap - claimed.n - coalesce(ready.n, 0), 0))
                     END AS can,
                     CASE
                         WHEN claimed.expired > 0 OR greatest(ready.attempts, queue.attempts) >= p_max_attempts THEN c_careful
@@ -347,32 +359,36 @@ BEGIN
                         LIMIT CASE WHEN ring.fits THEN c_page ELSE greatest(ring.cap, c_page) END
                     ) AS run
                 ) AS claimed
-                CROSS JOIN LATERAL (
-                    SELECT
-                        count(*) AS n,
-                        count(*) FILTER (WHERE run.wake_at <= p_now) AS due,
-                        max(run.claim_attempts) FILTER (WHERE run.wake_at <= p_now) AS attempts
+                LEFT JOIN LATERAL (
+                    SELECT found.*
                     FROM (
-                        SELECT run.wake_at, run.claim_attempts
-                        FROM tenantfair_run AS run
-                        WHERE run.scope_key = ring.scope_key
-                            AND run.wake_at <= CASE WHEN ring.fits THEN p_now ELSE 'infinity' END
-                            AND run.tenant_admitted_at IS NOT NULL
-                        ORDER BY run.wake_at, run.id
-                        LIMIT CASE
-                            -- Mostly nobody has any, and one look tells.
-                            WHEN NOT EXISTS (
-                                SELECT
-                                FROM tenantfair_run AS anybody
-                                WHERE anybody.wake_at IS NOT NULL AND anybody.tenant_admitted_at IS NOT NULL
-                                ORDER BY anybody.scope_key, anybody.wake_at, anybody.id
-                                LIMIT 1
-                            ) THEN 0
-                            WHEN ring.fits THEN c_page
-                            ELSE greatest(ring.cap, c_page)
-                        END
-                    ) AS run
-                ) AS ready
+                        -- Mostly nobody has any, and one look tells.
+                        SELECT
+                        WHERE EXISTS (
+                            SELECT
+                            FROM tenantfair_run AS anybody
+                            WHERE anybody.wake_at IS NOT NULL AND anybody.tenant_admitted_at IS NOT NULL
+                            ORDER BY anybody.scope_key, anybody.wake_at, anybody.id
+                            LIMIT 1
+                        )
+                        OFFSET 0
+                    ) AS somebody
+                    CROSS JOIN LATERAL (
+                        SELECT
+                            count(*) AS n,
+                            count(*) FILTER (WHERE run.wake_at <= p_now) AS due,
+                            max(run.claim_attempts) FILTER (WHERE run.wake_at <= p_now) AS attempts
+                        FROM (
+                            SELECT run.wake_at, run.claim_attempts
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = ring.scope_key
+                                AND run.wake_at <= CASE WHEN ring.fits THEN p_now ELSE 'infinity' END
+                                AND run.tenant_admitted_at IS NOT NULL
+                            ORDER BY run.wake_at, run.id
+                            LIMIT CASE WHEN ring.fits THEN c_page ELSE greatest(ring.cap, c_page) END
+                        ) AS run
+                    ) AS found
+                ) AS ready ON true
                 CROSS JOIN LATERAL (
                     SELECT
                         count(*) AS n,
@@ -396,6 +412,16 @@ BEGIN
                 array_agg(look.kind) AS kind
             INTO v_look
             FROM look;
+            IF v_seen > 0 THEN
+                -- Looked further: behind what was seen before.
+                SELECT
+                    v_before.position || v_look.position AS position,
+                    v_before.scope || v_look.scope AS scope,
+                    v_before.queued || v_look.queued AS queued,
+                    v_before.can || v_look.can AS can,
+                    v_before.kind || v_look.kind AS kind
+                INTO v_look;
+            END IF;
             EXIT WHEN v_look.position IS NULL;
             v_seen := cardinality(v_look.position);
 
@@ -518,6 +544,13 @@ BEGIN
 
             EXIT WHEN v_planned = v_want OR v_seen < v_chunk OR v_chunk = v_visits;
             v_chunk := least(v_chunk * 32, v_visits);
+            IF v_from = 0 OR v_look.position[1] <= v_from THEN
+                -- From the start again: of a lap that one snapshot shows whole, the next laps are known too.
+                v_seen := 0;
+            ELSE
+                v_seen_to := v_look.position[v_seen];
+                v_before := v_look;
+            END IF;
         END LOOP;
 
         EXIT WHEN v_look.position IS NULL;

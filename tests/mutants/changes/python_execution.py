@@ -133,8 +133,8 @@ MUTANTS = (
     Mutant(
         name="context-checkpoint-with-the-old-fence",
         file="execution/context.py",
-        old="self._lease = replace(self.lease, state=stored, checkpoint_seq=sequence)",
-        new="self._lease = replace(self.lease, state=stored)",
+        old="self._lease = self.lease._replace(state=stored, checkpoint_seq=sequence)",
+        new="self._lease = self.lease._replace(state=stored)",
         breaks="the outcome follows the checkpoints before it (contract 4)",
         killed_by=("test_execution.py::TestCheckpoints::test_the_outcome_follows_the_checkpoints_before_it",),
     ),

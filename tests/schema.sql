@@ -178,7 +178,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 737112ba9e9afb0585439996ee8f36d6
+--     body md5 7b8800f85de2abfaabba4e6eb26c9118
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void

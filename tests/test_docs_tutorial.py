@@ -116,9 +116,12 @@ def reader(tmp_path: Path, transactional_db: None) -> Iterator[Reader]:
         connection.execute(drop)
         connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
         following = Reader(tmp_path, environment)
+        # As at a terminal. Tests in a script's background ignore it, and children inherit that.
+        inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield following
         finally:
+            signal.signal(signal.SIGINT, inherited)
             for process in following.background:
                 end(process)
             connection.execute(drop)

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 
 from tenantfair.claim import Lease, Poisoned, claim_due
+from tenantfair.claim.base import Answer
 from tenantfair.claim.tenant_fair import TenantFair
 from tenantfair.exceptions import ClaimUnavailable, SchemaMismatch, TenantFairError
 from tenantfair.models import Run
@@ -222,10 +223,19 @@ def test_nothing_due_is_an_empty_batch(domain: Bench) -> None:
 
 
 @pytest.mark.conformance(103)
-@pytest.mark.parametrize("rows", [[], [{"row_kind": "surprise"}], [{"row_kind": "outcome"}], [{}]])
-def test_rows_of_another_shape_are_never_an_empty_batch(rows: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        (["row_kind"], []),
+        (["row_kind"], [("surprise",)]),
+        (["row_kind"], [("outcome",)]),
+        (["row_kind", "claim_token"], [("outcome",)]),
+        ([], [()]),
+    ],
+)
+def test_rows_of_another_shape_are_never_an_empty_batch(columns: list[str], rows: list[tuple[str]]) -> None:
     with pytest.raises(SchemaMismatch, match="migrate tenantfair"):
-        TenantFair().decode(rows, demand=1)
+        TenantFair().decode(Answer(columns, rows), demand=1)
 
 
 @pytest.mark.conformance(103)

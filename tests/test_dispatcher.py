@@ -10,6 +10,7 @@ import pytest
 
 from tenantfair import claim, metrics
 from tenantfair.claim import due_work_exists
+from tenantfair.claim.base import Answer
 from tenantfair.claim.tenant_fair import TenantFair
 from tenantfair.exceptions import ClaimUnavailable, InactiveEngine, SchemaMismatch
 from tenantfair.models import Policy, Run
@@ -253,7 +254,7 @@ def test_a_claim_function_that_answers_in_another_shape_is_fatal(monkeypatch: py
     run_in("queued")
 
     def another_shape(*_: Any, **__: Any) -> Any:
-        return TenantFair().decode([{"row_kind": "surprise"}], demand=1)
+        return TenantFair().decode(Answer(["row_kind"], [("surprise",)]), demand=1)
 
     monkeypatch.setattr(claim, "claim_due", another_shape)
     bench = Bench(places=1)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenantfair import prepared
-from tenantfair.claim.base import Call, ClaimBatch, Engine, Lease, Poisoned, Preference
+from tenantfair.claim.base import Answer, Call, ClaimBatch, Engine, Lease, Poisoned, Preference
 from tenantfair.claim.decode import another_shape
 from tenantfair.claim.legacy import Legacy
 from tenantfair.claim.observe import observed
@@ -29,10 +28,6 @@ _REFUSALS: Final = {"25006": "read_only_transaction", "55P03": "lock_contention"
 _UNDEFINED_COLUMN: Final = "42703"
 # The columns of each statement. They are written out there, and asking the driver each time is slow.
 _columns: Final[dict[str, list[str]]] = {}
-# The server writes nothing around a value, so none of what `json.loads` does about that is needed.
-_read: Final = json.JSONDecoder().raw_decode
-# In this order: an unreadable column clears `args`, which must be read by then.
-_JSON_COLUMNS: Final = ("args", "kwargs", "state", "signals", "errors", "worker_ids", "denials")
 
 
 def get_engine() -> Engine:
@@ -69,12 +64,12 @@ def claim_due(
         # Somebody else's transaction keeps its own durability.
         own = connection.get_autocommit()
         unflushed = own and settings.claim_commits == "asynchronous"
-        rows = _fetch(connection, plan.sql, {**plan.params, "own": own, "unflushed": unflushed})
-        observation.batch = chosen.decode(rows, demand=demand)
+        answer = _fetch(connection, plan.sql, {**plan.params, "own": own, "unflushed": unflushed})
+        observation.batch = chosen.decode(answer, demand=demand)
         return observation.batch
 
 
-def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]) -> Answer:
     try:
         with prepared.cursor(connection, binary=True) as cursor:
             cursor.execute(sql, params)
@@ -90,37 +85,12 @@ def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any])
         raise ClaimUnavailable(_REFUSALS[state]) from error
     if connection.timezone is None:
         found = [tuple(map(_naive, row)) for row in found]
-    rows = [dict(zip(columns, row, strict=True)) for row in found]
-    for row in rows:
-        _read_json(row)
-    return rows
+    return Answer(columns, found)
 
 
 def _naive(value: Any) -> Any:
     """Return a time as Django hands it out without USE_TZ: in the session's time zone, and not saying so."""
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value
-
-
-def _read_json(row: dict[str, Any]) -> None:
-    """Read the JSON columns of one row, which the statements hand over as text.
-
-    What Python cannot read, such as a number of 5,000 digits, was written past the package. The claim is
-    committed, so the row keeps its lease, with arguments that fit no task: its run fails and says so, and its
-    neighbours lose nothing.
-    """
-    for column in _JSON_COLUMNS:
-        text = row.get(column)
-        # Most of them are empty.
-        if text == "[]":
-            row[column] = []
-        elif text == "{}":
-            row[column] = {}
-        elif isinstance(text, str):
-            try:
-                row[column], _ = _read(text)
-            except (ValueError, RecursionError):
-                row[column] = []
-                row["args"] = None
 
 
 def due_work_exists(*, using: str | None = None) -> bool:

@@ -98,6 +98,14 @@ class Plan:
     params: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of a claim statement as the driver hands them over, JSON as text, and their columns' names."""
+
+    columns: Sequence[str]
+    rows: Sequence[tuple[Any, ...]]
+
+
 class Engine(Protocol):
     """A way of choosing what to claim. Engines know nothing of each other."""
 
@@ -106,5 +114,5 @@ class Engine(Protocol):
     def plan(self, *, demand: int, preference: Preference | None, now: datetime | None = None) -> Plan:
         """Return the statement that claims up to `demand` runs; `now` None is the database's clock."""
 
-    def decode(self, rows: Sequence[Mapping[str, Any]], *, demand: int) -> ClaimBatch:
+    def decode(self, answer: Answer, *, demand: int) -> ClaimBatch:
         """Turn its rows into a batch; `ClaimUnavailable` when they hold an error row."""

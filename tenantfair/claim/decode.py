@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from operator import itemgetter
 from typing import Any, Final
 
-from tenantfair.claim.base import Lease, Poisoned
+from tenantfair.claim.base import Answer, Lease, Poisoned
 from tenantfair.exceptions import ClaimUnavailable, SchemaMismatch
 
-Row = Mapping[str, Any]
-
-_lease_columns: Final = itemgetter(
-    *("claim_attempt" if name == "attempt" else name for name in Lease._fields)
-)
+# The server writes nothing around a value, so none of what `json.loads` does about that is needed.
+_read: Final = json.JSONDecoder().raw_decode
+_LEASE_COLUMNS: Final = ["claim_attempt" if name == "attempt" else name for name in Lease._fields]
+# Places in a lease. In this order: an unreadable column clears `args`, which must be read by then.
+_JSON_PLACES: Final = [
+    Lease._fields.index(name) for name in ("args", "kwargs", "state", "signals", "errors", "worker_ids")
+]
+_ARGS: Final = Lease._fields.index("args")
 
 
 @contextmanager
@@ -34,32 +39,57 @@ def another_shape(what: str) -> SchemaMismatch:
     )
 
 
-def refuse_error_row(rows: Sequence[Row]) -> None:
+def rows_of_kind(answer: Answer, kind: str) -> list[dict[str, Any]]:
+    """Return the rows of one kind by the names of their columns; for kinds of which there are few."""
+    place = answer.columns.index("row_kind")
+    return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows if row[place] == kind]
+
+
+def refuse_error_row(answer: Answer) -> None:
     """Raise `ClaimUnavailable` when the call was refused; such a call has returned just that row."""
-    for row in rows:
-        if row["row_kind"] == "error":
-            phase = "policy_cursor" if row["disposition"] == "policy_cursor" else None
-            raise ClaimUnavailable(row["error_reason"], phase)
+    for row in rows_of_kind(answer, "error"):
+        phase = "policy_cursor" if row["disposition"] == "policy_cursor" else None
+        raise ClaimUnavailable(row["error_reason"], phase)
 
 
-def decode_outcomes(rows: Sequence[Row]) -> tuple[list[Lease], list[Poisoned]]:
+def decode_outcomes(answer: Answer) -> tuple[list[Lease], list[Poisoned]]:
     """Return the outcome rows as leases and poisoned runs, each in the order they were granted."""
+    places = {name: place for place, name in enumerate(answer.columns)}
+    kind, token = places["row_kind"], places["claim_token"]
     outcomes = sorted(
-        (row for row in rows if row["row_kind"] == "outcome"),
-        key=lambda row: (row["visit_ordinal"], row["outcome_ordinal"]),
+        (row for row in answer.rows if row[kind] == "outcome"),
+        key=itemgetter(places["visit_ordinal"], places["outcome_ordinal"]),
     )
+    lease_columns = itemgetter(*(places[name] for name in _LEASE_COLUMNS))
     return (
-        [Lease._make(_lease_columns(row)) for row in outcomes if row["claim_token"] is not None],
-        [_poisoned(row) for row in outcomes if row["claim_token"] is None],
+        [_lease(lease_columns(row)) for row in outcomes if row[token] is not None],
+        [
+            Poisoned(**{each.name: row[places[each.name]] for each in fields(Poisoned)})
+            for row in outcomes
+            if row[token] is None
+        ],
     )
 
 
-def _poisoned(row: Row) -> Poisoned:
-    return Poisoned(
-        run_id=row["run_id"],
-        tenant_id=row["tenant_id"],
-        task_path=row["task_path"],
-        poisoned_at=row["poisoned_at"],
-        poison_reason=row["poison_reason"],
-        work_class=row["work_class"],
-    )
+def _lease(columns: Sequence[Any]) -> Lease:
+    """Return the lease with its JSON read.
+
+    What Python cannot read, such as a number of 5,000 digits, was written past the package. The claim is
+    committed, so the row keeps its lease, with arguments that fit no task: its run fails and says so, and its
+    neighbours lose nothing.
+    """
+    values = list(columns)
+    for place in _JSON_PLACES:
+        text = values[place]
+        # Most of them are empty.
+        if text == "[]":
+            values[place] = []
+        elif text == "{}":
+            values[place] = {}
+        elif text is not None:
+            try:
+                values[place], _ = _read(text)
+            except (ValueError, RecursionError):
+                values[place] = []
+                values[_ARGS] = None
+    return Lease._make(values)

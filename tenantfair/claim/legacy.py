@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
-from tenantfair.claim.base import Call, ClaimBatch, Plan, Preference
+from tenantfair.claim.base import Answer, Call, ClaimBatch, Plan, Preference
 from tenantfair.claim.decode import decode_outcomes, known_shape, refuse_error_row
 from tenantfair.sql import load
 
@@ -21,10 +19,10 @@ class Legacy:
         return Plan(sql=load("legacy_claim"), params={"now": now, "demand": demand})
 
     @known_shape()
-    def decode(self, rows: Sequence[Mapping[str, Any]], *, demand: int) -> ClaimBatch:
+    def decode(self, answer: Answer, *, demand: int) -> ClaimBatch:
         """Return the outcomes; `ClaimUnavailable` for an error row."""
-        refuse_error_row(rows)
-        leases, poisoned = decode_outcomes(rows)
+        refuse_error_row(answer)
+        leases, poisoned = decode_outcomes(answer)
         return ClaimBatch(
             leases=leases,
             poisoned=poisoned,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
 from datetime import datetime
-from typing import Any
 
-from tenantfair.claim.base import Call, ClaimBatch, Plan, Preference
-from tenantfair.claim.decode import decode_outcomes, known_shape, refuse_error_row
+from tenantfair.claim.base import Answer, Call, ClaimBatch, Plan, Preference
+from tenantfair.claim.decode import decode_outcomes, known_shape, refuse_error_row, rows_of_kind
 from tenantfair.sql import load
 
 
@@ -24,11 +23,11 @@ class TenantFair:
         )
 
     @known_shape()
-    def decode(self, rows: Sequence[Mapping[str, Any]], *, demand: int) -> ClaimBatch:
+    def decode(self, answer: Answer, *, demand: int) -> ClaimBatch:
         """Return outcomes and the call's own row; `ClaimUnavailable` for an error row."""
-        refuse_error_row(rows)
-        leases, poisoned = decode_outcomes(rows)
-        (call,) = (row for row in rows if row["row_kind"] == "call")
+        refuse_error_row(answer)
+        leases, poisoned = decode_outcomes(answer)
+        (call,) = rows_of_kind(answer, "call")
         return ClaimBatch(
             leases=leases,
             poisoned=poisoned,
@@ -36,7 +35,7 @@ class TenantFair:
                 demand=demand,
                 inspections=call["inspections"],
                 outcomes=call["outcome_count"],
-                denials=call["denials"],
+                denials=json.loads(call["denials"]),
                 before=(call["laps_before"], call["cursor_before"]),
                 after=(call["laps_after"], call["cursor_after"]),
             ),

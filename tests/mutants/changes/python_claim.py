@@ -21,9 +21,9 @@ MUTANTS = (
     ),
     Mutant(
         name="claim-unreadable-row-strands-the-batch",
-        file="claim/__init__.py",
-        old="        except (ValueError, RecursionError):\n",
-        new="        except RecursionError:\n",
+        file="claim/decode.py",
+        old="            except (ValueError, RecursionError):\n",
+        new="            except RecursionError:\n",
         breaks="one bad row never strands its neighbours (contract 7)",
         killed_by=(
             "cases/test_tf_batch.py::test_a_number_that_python_cannot_read_fails_its_own_run_at_once",
@@ -40,8 +40,8 @@ MUTANTS = (
     Mutant(
         name="claim-error-row-is-an-empty-batch",
         file="claim/decode.py",
-        old='        if row["row_kind"] == "error":\n',
-        new='        if row["row_kind"] == "failure":\n',
+        old='rows_of_kind(answer, "error")',
+        new='rows_of_kind(answer, "failure")',
         breaks="an error row is ClaimUnavailable with its reason (contract 3, item 103)",
         killed_by=("test_claim_trace.py::test_unavailable_policy_is_one_error_with_a_reason",),
     ),
@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         name="claim-outcomes-in-any-order",
         file="claim/decode.py",
-        old='key=lambda row: (row["visit_ordinal"], row["outcome_ordinal"]),',
-        new='key=lambda row: (-row["visit_ordinal"], -row["outcome_ordinal"]),',
+        old='key=itemgetter(places["visit_ordinal"], places["outcome_ordinal"]),',
+        new='key=lambda row: (-row[places["visit_ordinal"]], -row[places["outcome_ordinal"]]),',
         breaks="outcomes come in the order they were granted (contract 3, item 101)",
         killed_by=(
             "test_claim_trace.py::test_rows_of_a_call_agree_with_each_other",

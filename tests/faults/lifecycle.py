@@ -59,12 +59,11 @@ class _Victim:
             self.worker.signal(signal.SIGCONT)
             if self._rule is not None:
                 self._rule.released.set()
-            self._gate.open()
+            self.open_gate()
             assert self.worker.exit_code() == 0, self.worker.said()
 
     def open_gate(self) -> None:
-        if self._gate.path.is_fifo():
-            self._gate.open()
+        self._gate.open()
 
 
 def strike(world: World, point: str, blow: str) -> None:
@@ -87,6 +86,8 @@ def strike(world: World, point: str, blow: str) -> None:
         until(lambda: not stage.query(unfinished), f"all runs end after {point!r}", _PATIENCE_SECONDS)
         stage.until_settled(_PATIENCE_SECONDS)
     _judge(stage, runs, poisoned, {victim.worker.pid: struck})
+    # With nothing left for it to do it may not have come to listening for signals.
+    successor.until_said(" started on ")
     successor.signal(signal.SIGTERM)
     assert successor.exit_code() == 0
     world.discard(stage)

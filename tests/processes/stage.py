@@ -232,8 +232,9 @@ class Gate:
         return str(self.path)
 
     def open(self) -> None:
-        self._writer = os.open(self.path, os.O_RDWR)
-        os.write(self._writer, b"." * self._MOST_COMERS)
+        if self._writer is None:
+            self._writer = os.open(self.path, os.O_RDWR)
+            os.write(self._writer, b"." * self._MOST_COMERS)
 
     def close(self) -> None:
         if self._writer is not None:

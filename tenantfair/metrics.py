@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from threading import Lock
 from typing import Any, Final
 
@@ -143,14 +144,20 @@ _values: Final[dict[Key, float]] = {}
 
 def increment(name: str, amount: float = 1, /, **labels: str) -> None:
     """Add `amount` to one counter. `KeyError` for a family or label that `FAMILIES` does not have."""
-    allowed = _BY_NAME[name].labels
+    key = _key(name, tuple(labels.items()))
+    with _lock:
+        _values[key] = _values.get(key, 0) + amount
+
+
+@lru_cache(maxsize=512)
+def _key(name: str, given: tuple[tuple[str, str], ...]) -> Key:
+    """Return the counter's key, in which a word that the family does not know is `OTHER`."""
+    labels, allowed = dict(given), _BY_NAME[name].labels
     if labels.keys() != allowed.keys():
         raise KeyError(f"{name} has the labels {sorted(allowed)}, not {sorted(labels)}")
-    closed = tuple(
-        (label, labels[label] if labels[label] in values else OTHER) for label, values in allowed.items()
+    return name, tuple(
+        (label, labels[label] if labels[label] in words else OTHER) for label, words in allowed.items()
     )
-    with _lock:
-        _values[name, closed] = _values.get((name, closed), 0) + amount
 
 
 def snapshot() -> dict[Key, float]:

@@ -44,6 +44,7 @@ class Policy(models.Model):
     policy_version = models.BigIntegerField(_("version"), db_default=0)
     scan_ring_position = models.BigIntegerField(_("cursor"), db_default=0)
     scan_laps = models.BigIntegerField(_("laps"), db_default=0)
+    scan_fruitless = models.SmallIntegerField(_("fruitless inspections of the last claim"), db_default=0)
     initialized_at = models.DateTimeField(_("initialised at"), null=True)
     updated_at = models.DateTimeField(_("updated at"), db_default=Now())
 
@@ -51,23 +52,21 @@ class Policy(models.Model):
         verbose_name = _("policy")
         verbose_name_plural = _("policy")
         constraints: ClassVar = [
-            models.CheckConstraint(name="tenantfair_policy_single", condition=Q(id=1)),
-            models.CheckConstraint(
-                name="tenantfair_policy_budget",
-                condition=Q(scan_budget__gte=MIN_SCAN_BUDGET, scan_budget__lte=MAX_SCAN_BUDGET),
-            ),
             models.CheckConstraint(
                 name="tenantfair_policy_shape",
                 condition=_check(
                     "tenantfair_policy_shape",
+                    "id",
                     "admission_mode",
                     "max_active",
                     "configured_max_active",
                     "lease_seconds",
                     "max_attempts",
+                    "scan_budget",
                     "policy_version",
                     "scan_ring_position",
                     "scan_laps",
+                    "scan_fruitless",
                     "initialized_at",
                 ),
             ),

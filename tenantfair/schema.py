@@ -48,7 +48,8 @@ FUNCTIONS: Final = {
     "tenantfair_partition_schedule": "",
     "tenantfair_pending_fold": "",
     "tenantfair_policy_shape": (
-        "text, integer, integer, integer, integer, bigint, bigint, bigint, timestamp with time zone"
+        "smallint, text, integer, integer, integer, integer, integer, bigint, bigint, bigint, smallint,"
+        " timestamp with time zone"
     ),
     "tenantfair_run_deleted": "",
     "tenantfair_run_inserted": "",

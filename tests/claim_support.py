@@ -133,17 +133,30 @@ class Bench:
 
     # Rows
 
-    def policy(self, cap: int = 10, *, budget: int = 32, cursor: int = 0, laps: int = 0) -> None:
+    def policy(
+        self, cap: int = 10, *, budget: int = 32, cursor: int = 0, laps: int = 0, fruitless: int = 0
+    ) -> None:
         """Put the domain into mode tenant_fair."""
         self.db.execute(
             """
             UPDATE tenantfair_policy SET
                 admission_mode = 'tenant_fair', max_active = %s, configured_max_active = 1,
                 policy_version = 1, initialized_at = now(),
-                scan_budget = %s, scan_ring_position = %s, scan_laps = %s
+                scan_budget = %s, scan_ring_position = %s, scan_laps = %s, scan_fruitless = %s
             """,
-            [cap, budget, cursor, laps],
+            [cap, budget, cursor, laps, fruitless],
         )
+
+    @contextmanager
+    def any_budget(self) -> Iterator[None]:
+        """Let the policy hold budgets below the least: small ones reach the end of a call more often."""
+        (rules,) = self.db.execute(
+            "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'tenantfair_policy_shape'"
+        ).fetchone()
+        self.db.execute("ALTER TABLE tenantfair_policy DROP CONSTRAINT tenantfair_policy_shape")
+        yield
+        self.db.execute("UPDATE tenantfair_policy SET scan_budget = 32")
+        self.db.execute(f"ALTER TABLE tenantfair_policy ADD CONSTRAINT tenantfair_policy_shape {rules}")
 
     def pristine(self) -> None:
         """Put the policy row back as the migration left it."""
@@ -350,7 +363,7 @@ def stopping_before_locks() -> str:
     text = inserted(
         SHIPPED,
         "            CROSS JOIN LATERAL (SELECT tests_barrier() WHERE (head IS NULL) IS NOT NULL) AS barrier",
-        after=") AS head ON true",
+        after=") AS head ON head.wake_at <= p_now",
     )
     text = inserted(
         text,

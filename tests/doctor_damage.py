@@ -91,10 +91,11 @@ BROKEN = [
     Broken("scope_malformed", (write("tenant_id", "' acme'"),)),
     # The policy
     Broken("policy_missing", ("DELETE FROM tenantfair_policy",), True),
-    Broken("policy_extra", (drop("policy", "single"), "INSERT INTO tenantfair_policy (id) VALUES (2)")),
+    Broken("policy_extra", (drop("policy", "shape"), "INSERT INTO tenantfair_policy (id) VALUES (2)")),
     Broken("policy_shape", (drop("policy", "shape"), change("max_active = NULL", "true", "policy"))),
     Broken("policy_shape", (drop("policy", "shape"), change("lease_seconds = 0", "true", "policy"))),
     Broken("cursor_impossible", (change("scan_ring_position = 1000", "true", "policy"),)),
+    Broken("cursor_impossible", (drop("policy", "shape"), change("scan_fruitless = -1", "true", "policy"))),
     # Rows
     Broken("run_unreachable", (drop("run", "shape"), change("wake_at = NULL", QUEUED))),
     Broken("run_due_and_claimed", (drop("run", "shape"), change("wake_at = now()", CLAIMED))),

@@ -161,8 +161,9 @@ class Call:
     def candidates(self, scope: str, quantum: int, slots: int) -> list[Row]:
         """At most a page of rows in the order in which the visit wants them, whoever holds them locked."""
         ready, expired, queued = self.ready(scope), self.expired(scope), self.queued(scope)
+        seen = ready + queued[: self.sight]
         queued = queued[: PAGE - len(ready)]
-        if not expired and not any(map(self.poisonous, ready + queued[: self.sight])):
+        if not expired and not any(map(self.poisonous, seen)):
             # Every queued row needs a slot then, and none is looked at that the visit could not promote.
             queued = queued[: max(0, min(quantum, slots))]
         admitted = sorted(ready + expired, key=self.rank)

@@ -39,11 +39,10 @@ CREATE TABLE tenantfair_policy (
     policy_version bigint DEFAULT 0 NOT NULL,
     scan_ring_position bigint DEFAULT 0 NOT NULL,
     scan_laps bigint DEFAULT 0 NOT NULL,
+    scan_fruitless smallint DEFAULT 0 NOT NULL,
     initialized_at timestamp with time zone,
     updated_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
-    CONSTRAINT tenantfair_policy_budget CHECK (((scan_budget >= 32) AND (scan_budget <= 4096))),
-    CONSTRAINT tenantfair_policy_shape CHECK (tenantfair_policy_shape((admission_mode)::text, max_active, configured_max_active, lease_seconds, max_attempts, policy_version, scan_ring_position, scan_laps, initialized_at)),
-    CONSTRAINT tenantfair_policy_single CHECK ((id = 1)),
+    CONSTRAINT tenantfair_policy_shape CHECK (tenantfair_policy_shape(id, (admission_mode)::text, max_active, configured_max_active, lease_seconds, max_attempts, scan_budget, policy_version, scan_ring_position, scan_laps, scan_fruitless, initialized_at)),
     CONSTRAINT tenantfair_policy_pkey PRIMARY KEY (id)
 ) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=200, fillfactor=10);
 
@@ -178,7 +177,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 7b8800f85de2abfaabba4e6eb26c9118
+--     body md5 dc83114ab3f0a3fcce965359e200e41a
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void
@@ -201,19 +200,22 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET search_path=<schema>, pg_temp
 --     body md5 cc1197df5a2f8eb1eca7ed45d72d3267
 
--- FUNCTION tenantfair_policy_shape(p_admission_mode text,
+-- FUNCTION tenantfair_policy_shape(p_id smallint,
+--         p_admission_mode text,
 --         p_max_active integer,
 --         p_configured_max_active integer,
 --         p_lease_seconds integer,
 --         p_max_attempts integer,
+--         p_scan_budget integer,
 --         p_policy_version bigint,
 --         p_scan_ring_position bigint,
 --         p_scan_laps bigint,
+--         p_scan_fruitless smallint,
 --         p_initialized_at timestamp with time zone)
 --     RETURNS boolean
 --     plpgsql, kind f, IMMUTABLE, PARALLEL SAFE, SECURITY INVOKER
 --     SET search_path=<schema>, pg_temp
---     body md5 e4ab6fa1b621a8624e23c821fca54aa2
+--     body md5 038c0750306d59096af654fa6a6b0e56
 
 -- FUNCTION tenantfair_run_deleted()
 --     RETURNS trigger
@@ -269,4 +271,4 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET search_path=<schema>, pg_temp
 --     body md5 3a4c12dfcdd3597be9f609373c9caba8
 
--- ROW of tenantfair_policy: {"id": 1, "scan_laps": 0, "max_active": null, "scan_budget": 32, "max_attempts": 5, "lease_seconds": 60, "admission_mode": "legacy", "initialized_at": null, "policy_version": 0, "scan_ring_position": 0, "configured_max_active": null}
+-- ROW of tenantfair_policy: {"id": 1, "scan_laps": 0, "max_active": null, "scan_budget": 32, "max_attempts": 5, "lease_seconds": 60, "admission_mode": "legacy", "initialized_at": null, "policy_version": 0, "scan_fruitless": 0, "scan_ring_position": 0, "configured_max_active": null}

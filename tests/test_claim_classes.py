@@ -148,7 +148,8 @@ def test_queued_poison_needs_a_slot_and_blocks_what_is_behind_it(domain: Bench) 
     holder = domain.claimed("a")[0]
     poison = domain.queued("a", **POISONED)[0]
     behind = domain.queued("a")[0]
-    assert set(domain.claim(3).dispositions) == {"cap_debt_denial"}
+    denied = domain.claim(3)
+    assert (set(denied.dispositions), denied.denials) == ({"cap_debt_denial"}, {"cap_debt_denial": 32})
     domain.finish(holder)
     assert domain.ids(domain.claim(3).outcomes) == [poison, behind]
 

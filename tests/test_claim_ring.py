@@ -119,6 +119,25 @@ def test_walk_ends_at_the_last_position_of_its_plan_however_far_the_probe_has_lo
     assert domain.cursor() == (0, domain.position(names[5]))
 
 
+@pytest.mark.conformance(45)
+@pytest.mark.parametrize("before", [0, 3, 32, 4096])
+def test_what_the_last_call_walked_in_vain_is_remembered_and_changes_no_walk(
+    domain: Bench, before: int
+) -> None:
+    names = scopes(14)
+    for name in names[:4]:
+        domain.waiting(name)
+    for name in names[4:]:
+        domain.queued(name, 9)
+    domain.policy(fruitless=before)
+    remembered = [before]
+    for walk, served in ((names[:6], names[4:6]), (names[6:8], names[6:8])):
+        found = domain.claim(2)
+        assert (found.visited, found.scopes) == (walk, served)
+        remembered.append(domain.db.execute("SELECT scan_fruitless FROM tenantfair_policy").fetchone()[0])
+    assert remembered == [before, 4, 0]
+
+
 @pytest.mark.conformance(43, 45)
 @pytest.mark.parametrize("ahead", [1, 2])
 def test_probe_that_looks_further_never_looks_past_the_end_of_its_lap(domain: Bench, ahead: int) -> None:

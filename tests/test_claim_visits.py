@@ -225,9 +225,10 @@ def test_override_beats_the_default_and_null_inherits_it(domain: Bench) -> None:
 
 
 @pytest.mark.conformance(62, 63)
-def test_full_scope_is_denied_without_locking_anything_of_it(domain: Bench) -> None:
-    domain.policy(cap=1)
-    domain.claimed("a")
+@pytest.mark.parametrize("cap", [1, 3])
+def test_full_scope_is_denied_without_locking_anything_of_it(domain: Bench, cap: int) -> None:
+    domain.policy(cap=cap)
+    domain.claimed("a", cap)
     queued = domain.queued("a")[0]
     caller = domain.session()
     caller.execute("BEGIN")
@@ -238,6 +239,14 @@ def test_full_scope_is_denied_without_locking_anything_of_it(domain: Bench) -> N
     domain.db.execute("SELECT FROM tenantfair_partition FOR UPDATE NOWAIT")
     caller.execute("COMMIT")
     assert domain.epoch("a") == 0
+
+
+@pytest.mark.parametrize("cap", [1, 3])
+def test_full_scope_with_future_work_alone_is_denied_nothing(domain: Bench, cap: int) -> None:
+    domain.policy(cap=cap)
+    domain.claimed("a", cap)
+    domain.queued("a", wake=0.000001)
+    assert domain.claim(2).denials == {"empty_page": 32}
 
 
 @pytest.mark.conformance(63)

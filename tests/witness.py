@@ -35,8 +35,8 @@ BEGIN
         INSERT INTO tests_journal (kind, old_laps, old, new_laps, new)
         VALUES ('call', OLD.scan_laps, OLD.scan_ring_position, NEW.scan_laps, NEW.scan_ring_position);
     END IF;
-    IF to_jsonb(OLD) - '{scan_laps,scan_ring_position,updated_at}'::text[]
-        IS DISTINCT FROM to_jsonb(NEW) - '{scan_laps,scan_ring_position,updated_at}'::text[]
+    IF to_jsonb(OLD) - '{scan_laps,scan_ring_position,scan_fruitless,updated_at}'::text[]
+        IS DISTINCT FROM to_jsonb(NEW) - '{scan_laps,scan_ring_position,scan_fruitless,updated_at}'::text[]
     THEN
         INSERT INTO tests_journal (kind, new) VALUES ('policy', NEW.scan_budget);
     END IF;

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from tenantfair.exceptions import ClaimUnavailable, SchemaMismatch
 # The server writes nothing around a value, so none of what `json.loads` does about that is needed.
 _read: Final = json.JSONDecoder().raw_decode
 _LEASE_COLUMNS: Final = ["claim_attempt" if name == "attempt" else name for name in Lease._fields]
+_ORDER: Final = ("visit_ordinal", "outcome_ordinal")
+_POISONED: Final = [each.name for each in fields(Poisoned)]
 # Places in a lease. In this order: an unreadable column clears `args`, which must be read by then.
 _JSON_PLACES: Final = [
     Lease._fields.index(name) for name in ("args", "kwargs", "state", "signals", "errors", "worker_ids")
@@ -54,21 +57,30 @@ def refuse_error_row(answer: Answer) -> None:
 
 def decode_outcomes(answer: Answer) -> tuple[list[Lease], list[Poisoned]]:
     """Return the outcome rows as leases and poisoned runs, each in the order they were granted."""
-    places = {name: place for place, name in enumerate(answer.columns)}
-    kind, token = places["row_kind"], places["claim_token"]
-    outcomes = sorted(
-        (row for row in answer.rows if row[kind] == "outcome"),
-        key=itemgetter(places["visit_ordinal"], places["outcome_ordinal"]),
-    )
-    lease_columns = itemgetter(*(places[name] for name in _LEASE_COLUMNS))
+    kind, token, order, lease, poisoned = _readers(tuple(answer.columns))
+    outcomes = sorted((row for row in answer.rows if row[kind] == "outcome"), key=order)
     return (
-        [_lease(lease_columns(row)) for row in outcomes if row[token] is not None],
+        [_lease(lease(row)) for row in outcomes if row[token] is not None],
         [
-            Poisoned(**{each.name: row[places[each.name]] for each in fields(Poisoned)})
+            Poisoned(**dict(zip(_POISONED, poisoned(row), strict=True)))
             for row in outcomes
             if row[token] is None
         ],
     )
+
+
+# What picks values out of a row.
+_Reader = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+@lru_cache(maxsize=8)
+def _readers(columns: tuple[str, ...]) -> tuple[int, int, _Reader, _Reader, _Reader]:
+    """Return where a row has its kind and its token, and what reads its place, a lease and a poisoned run."""
+    places = {name: place for place, name in enumerate(columns)}
+    order, lease, poisoned = (
+        itemgetter(*(places[name] for name in names)) for names in (_ORDER, _LEASE_COLUMNS, _POISONED)
+    )
+    return places["row_kind"], places["claim_token"], order, lease, poisoned
 
 
 def _lease(columns: Sequence[Any]) -> Lease:

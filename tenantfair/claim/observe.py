@@ -7,10 +7,21 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
 
-from tenantfair.claim.base import ClaimBatch, Engine, Lease, Poisoned
+from tenantfair.claim.base import ClaimBatch, Engine
 from tenantfair.exceptions import ClaimUnavailable
 from tenantfair.signals import claim_observed
+
+_LEASED: Final = {"admitted_ready": "reacquire", "queued_ready": "promotion", "expired": "steal"}
+_POISONED: Final = {
+    "admitted_ready": "admitted_poison",
+    "queued_ready": "queued_poison",
+    "expired": "admitted_poison",
+}
+_attempt = attrgetter("attempt")
+_work_class = attrgetter("work_class")
 
 
 @dataclass(slots=True)
@@ -45,18 +56,10 @@ def observed(*, using: str, engine: Engine, demand: int) -> Iterator[Observation
             inspections=batch.call.inspections if batch else 0,
             outcomes=_kinds(batch) if batch else Counter(),
             denials=dict(batch.call.denials) if batch else {},
-            claim_attempts=sum(lease.attempt for lease in batch.leases) if batch else 0,
+            claim_attempts=sum(map(_attempt, batch.leases)) if batch else 0,
         )
 
 
 def _kinds(batch: ClaimBatch) -> Counter[str]:
-    outcomes: list[Lease | Poisoned] = [*batch.leases, *batch.poisoned]
-    return Counter(map(_kind, outcomes))
-
-
-def _kind(outcome: Lease | Poisoned) -> str:
-    if isinstance(outcome, Poisoned):
-        return "queued_poison" if outcome.work_class == "queued_ready" else "admitted_poison"
-    return {"admitted_ready": "reacquire", "queued_ready": "promotion", "expired": "steal"}[
-        outcome.work_class
-    ]
+    kinds = {_LEASED[work]: count for work, count in Counter(map(_work_class, batch.leases)).items()}
+    return Counter(kinds) + Counter(_POISONED[run.work_class] for run in batch.poisoned)

@@ -67,7 +67,7 @@ KINDS: Final = {
             Severity.GRAVE,
             "There is more than one policy row.",
             "Delete all but the one in force, and restore the primary key and the constraint"
-            " tenantfair_policy_single.",
+            " tenantfair_policy_shape.",
         ),
         Kind(
             "policy_shape",

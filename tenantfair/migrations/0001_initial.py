@@ -20,7 +20,7 @@ class Migration(migrations.Migration):
         # The constraints below call these.
         migrations.RunSQL(
             install("tenantfair_policy_shape.v1"),
-            "DROP FUNCTION tenantfair_policy_shape(text, integer, integer, integer, integer, bigint, bigint, bigint, timestamptz)",
+            "DROP FUNCTION tenantfair_policy_shape(smallint, text, integer, integer, integer, integer, integer, bigint, bigint, bigint, smallint, timestamptz)",
         ),
         migrations.RunSQL(
             install("tenantfair_run_shape.v1"),
@@ -81,6 +81,12 @@ class Migration(migrations.Migration):
                 ("policy_version", models.BigIntegerField(db_default=0, verbose_name="version")),
                 ("scan_ring_position", models.BigIntegerField(db_default=0, verbose_name="cursor")),
                 ("scan_laps", models.BigIntegerField(db_default=0, verbose_name="laps")),
+                (
+                    "scan_fruitless",
+                    models.SmallIntegerField(
+                        db_default=0, verbose_name="fruitless inspections of the last claim"
+                    ),
+                ),
                 ("initialized_at", models.DateTimeField(null=True, verbose_name="initialised at")),
                 (
                     "updated_at",
@@ -261,32 +267,24 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="policy",
-            constraint=models.CheckConstraint(condition=models.Q(("id", 1)), name="tenantfair_policy_single"),
-        ),
-        migrations.AddConstraint(
-            model_name="policy",
             constraint=models.CheckConstraint(
                 condition=models.Func(
+                    models.F("id"),
                     models.F("admission_mode"),
                     models.F("max_active"),
                     models.F("configured_max_active"),
                     models.F("lease_seconds"),
                     models.F("max_attempts"),
+                    models.F("scan_budget"),
                     models.F("policy_version"),
                     models.F("scan_ring_position"),
                     models.F("scan_laps"),
+                    models.F("scan_fruitless"),
                     models.F("initialized_at"),
                     function="tenantfair_policy_shape",
                     output_field=models.BooleanField(),
                 ),
                 name="tenantfair_policy_shape",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="policy",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("scan_budget__gte", 32), ("scan_budget__lte", 4096)),
-                name="tenantfair_policy_budget",
             ),
         ),
         migrations.AddIndex(

@@ -67,8 +67,7 @@ broken AS (
     FROM tenantfair_policy AS policy
     JOIN identity
         ON identity.name = 'tenantfair_schedule.ring_position'
-    WHERE policy.scan_laps < 0
-        OR policy.scan_ring_position < 0
+    WHERE least(policy.scan_laps, policy.scan_ring_position, policy.scan_fruitless) < 0
         OR (
             identity.is_readable IS NOT FALSE
             AND policy.scan_ring_position > greatest(identity.highest, identity.last)

@@ -92,12 +92,15 @@ DECLARE
     c_places    CONSTANT integer[] :=
         '{1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32}';
 
-    -- what the probe finds at a position: queued work alone, admitted work too, or expired or poisoned runs
-    c_plain   CONSTANT integer := 0;
-    c_mixed   CONSTANT integer := 1;
-    c_careful CONSTANT integer := 2;
+    -- What the probe finds at a position: 0 nothing; -1 queued work and no slot for it; from 1 to the quantum, so much
+    -- queued work and nothing else. More than that is a sum: how much there is, that admitted work is among it, that
+    -- expired or poisoned runs are, and that queued work is.
+    c_mixed   CONSTANT integer := 16;
+    c_careful CONSTANT integer := 32;
+    c_queue   CONSTANT integer := 64;
 
     v_call_token     CONSTANT uuid := gen_random_uuid();
+    v_worker         CONSTANT text := current_setting('application_name');
     v_caller_timeout CONSTANT text := current_setting('lock_timeout');
     v_patience       interval := v_caller_timeout::interval;
     v_give_up_at     timestamptz;
@@ -139,6 +142,8 @@ DECLARE
     v_careful   boolean[];
     v_has_queue boolean[];
     v_plain     boolean;
+    v_code      integer;
+    v_queued    boolean;
 
     -- the plan: one element per planned visit
     v_planned     integer;
@@ -150,6 +155,7 @@ DECLARE
     v_cap         integer[];
     v_admitted    integer[];
     v_whole       boolean;
+    v_already     integer;
     v_granted     integer[];
     v_promoted    integer[];
     v_disposition text[];
@@ -159,12 +165,12 @@ DECLARE
     v_known_admitted integer[];
 
     -- rows frozen, locked and kept on the way
-    v_heads  record;
     v_simple record;
     v_page   record;
     v_kept   record;
     v_tried  integer[];
-    v_locked bigint[];
+    v_locked tid[];
+    v_mine   bigint[];
     v_slots  integer;
     v_rank   integer;
 
@@ -274,6 +280,7 @@ BEGIN
         RETURN;
     END IF;
 
+    transaction_id := pg_current_xact_id()::text::bigint;
     v_visits := v_policy.scan_budget;
     v_cursor := v_policy.scan_ring_position;
     v_laps := v_policy.scan_laps;
@@ -284,155 +291,156 @@ BEGIN
         -- Probe: look further ahead until the plan can use no more positions, the lap ends or the visits do.
         ------------------------------------------------------------------------------------------------
         v_want := least(v_demand, v_grants);
-        v_chunk := least(v_want, v_visits);
+        -- As many as are wanted, and more where the last call passed some in vain: then one look may do for two.
+        v_chunk := least(v_want + least(v_policy.scan_fruitless, c_grants), v_visits);
         v_seen := 0;
         v_seen_to := v_from;
         LOOP
-            WITH ring AS (
-                SELECT
-                    ahead.*,
-                    part.cap,
-                    -- Everything unfinished fits below the cap: nothing to count yet.
-                    part.cap >= ahead.unfinished_count AS fits
-                FROM (
-                    SELECT schedule.ring_position, schedule.scope_key, schedule.unfinished_count
-                    FROM tenantfair_schedule AS schedule
-                    WHERE schedule.in_ring
-                        AND schedule.ring_position > coalesce(
-                            (
-                                SELECT v_seen_to
-                                FROM tenantfair_schedule AS next
-                                WHERE next.in_ring AND next.ring_position > v_seen_to
-                                ORDER BY next.ring_position
-                                LIMIT 1
-                            ),
-                            -- With nobody left ahead the next lap begins, unless this one has been looked at.
-                            CASE WHEN v_seen = 0 THEN 0 ELSE v_seen_to END
-                        )
-                    ORDER BY schedule.ring_position
-                    LIMIT v_chunk - v_seen
-                ) AS ahead
-                -- In an index of its own, in which mostly nobody is.
-                LEFT JOIN LATERAL (
-                    SELECT found.max_active
-                    FROM tenantfair_partition AS found
-                    WHERE found.scope_key = ahead.scope_key
-                        AND found.max_active IS NOT NULL
-                        AND EXISTS (
-                            SELECT
-                            FROM tenantfair_partition AS anybody
-                            WHERE anybody.max_active IS NOT NULL
-                            ORDER BY anybody.scope_key
-                            LIMIT 1
-                        )
-                    LIMIT 1
-                ) AS override ON true
-                CROSS JOIN LATERAL (SELECT coalesce(override.max_active, v_policy.max_active) AS cap) AS part
-            ),
-            look AS (
-                SELECT
-                    ring.ring_position,
-                    ring.scope_key,
-                    queue.n > 0 AS queued,
-                    claimed.expired + coalesce(ready.due, 0) + CASE
-                        WHEN ring.fits THEN queue.n
-                        ELSE least(queue.n, greatest(ring.cap - claimed.n - coalesce(ready.n, 0), 0))
-                    END AS can,
-                    CASE
-                        WHEN claimed.expired > 0 OR greatest(ready.attempts, queue.attempts) >= p_max_attempts THEN c_careful
-                        WHEN ready.due > 0 THEN c_mixed
-                        ELSE c_plain
-                    END AS kind
-                FROM ring
-                CROSS JOIN LATERAL (
-                    SELECT
-                        count(*) AS n,
-                        count(*) FILTER (WHERE run.claimed_at < p_expired_before) AS expired
-                    FROM (
-                        SELECT run.claimed_at
-                        FROM tenantfair_run AS run
-                        WHERE run.scope_key = ring.scope_key
-                            AND run.claim_token IS NOT NULL
-                            AND run.tenant_admitted_at IS NOT NULL
-                            AND run.claimed_at <= CASE WHEN ring.fits THEN p_expired_before ELSE 'infinity' END
-                        ORDER BY run.claimed_at, run.id
-                        LIMIT CASE WHEN ring.fits THEN c_page ELSE greatest(ring.cap, c_page) END
-                    ) AS run
-                ) AS claimed
-                LEFT JOIN LATERAL (
-                    SELECT found.*
-                    FROM (
-                        -- Mostly nobody has any, and one look tells.
-                        SELECT
-                        WHERE EXISTS (
-                            SELECT
-                            FROM tenantfair_run AS anybody
-                            WHERE anybody.wake_at IS NOT NULL AND anybody.tenant_admitted_at IS NOT NULL
-                            ORDER BY anybody.scope_key, anybody.wake_at, anybody.id
-                            LIMIT 1
-                        )
-                        OFFSET 0
-                    ) AS somebody
-                    CROSS JOIN LATERAL (
-                        SELECT
-                            count(*) AS n,
-                            count(*) FILTER (WHERE run.wake_at <= p_now) AS due,
-                            max(run.claim_attempts) FILTER (WHERE run.wake_at <= p_now) AS attempts
-                        FROM (
-                            SELECT run.wake_at, run.claim_attempts
-                            FROM tenantfair_run AS run
-                            WHERE run.scope_key = ring.scope_key
-                                AND run.wake_at <= CASE WHEN ring.fits THEN p_now ELSE 'infinity' END
-                                AND run.tenant_admitted_at IS NOT NULL
-                            ORDER BY run.wake_at, run.id
-                            LIMIT CASE WHEN ring.fits THEN c_page ELSE greatest(ring.cap, c_page) END
-                        ) AS run
-                    ) AS found
-                ) AS ready ON true
-                CROSS JOIN LATERAL (
-                    SELECT
-                        count(*) AS n,
-                        max(run.claim_attempts) AS attempts
-                    FROM (
-                        SELECT run.claim_attempts
-                        FROM tenantfair_run AS run
-                        WHERE run.scope_key = ring.scope_key
-                            AND run.wake_at <= p_now
-                            AND run.tenant_admitted_at IS NULL
-                        ORDER BY run.wake_at, run.id
-                        LIMIT least(v_demand, c_quantum)
-                    ) AS run
-                ) AS queue
-            )
             SELECT
                 array_agg(look.ring_position) AS position,
                 array_agg(look.scope_key) AS scope,
-                array_agg(look.queued) AS queued,
-                array_agg(least(look.can, c_quantum)::integer) AS can,
-                array_agg(look.kind) AS kind
+                array_agg(
+                    CASE
+                        WHEN look.claimed[1] < p_expired_before OR p_max_attempts <= ANY (look.ready || look.queue)
+                        THEN c_careful + CASE WHEN look.queued THEN c_queue ELSE 0 END
+                        WHEN 0 <= ANY (look.ready)
+                        THEN c_mixed + CASE WHEN look.queued THEN c_queue ELSE 0 END + least(
+                            c_quantum,
+                            cardinality(look.ready) - cardinality(array_positions(look.ready, -1)) + look.promotable
+                        )
+                        WHEN look.promotable > 0 THEN least(c_quantum, look.promotable)
+                        WHEN look.queued THEN -1
+                        ELSE 0
+                    END
+                ) AS found
             INTO v_look
-            FROM look;
+            FROM (
+                SELECT
+                    ring.*,
+                    cardinality(ring.queue) > 0 AS queued,
+                    CASE
+                        WHEN ring.fits THEN cardinality(ring.queue)
+                        ELSE least(
+                            cardinality(ring.queue),
+                            greatest(ring.cap - cardinality(ring.claimed) - coalesce(cardinality(ring.ready), 0), 0)
+                        )
+                    END AS promotable
+                FROM (
+                    SELECT
+                        ahead.*,
+                        -- Arrays, because starting an aggregate takes longer than reading what it would count.
+                        ARRAY (
+                            SELECT run.claimed_at
+                            FROM tenantfair_run AS run
+                            WHERE run.scope_key = ahead.scope_key
+                                AND run.claim_token IS NOT NULL
+                                AND run.tenant_admitted_at IS NOT NULL
+                                AND run.claimed_at <= CASE WHEN ahead.fits THEN p_expired_before ELSE 'infinity' END
+                            ORDER BY run.claimed_at, run.id
+                            LIMIT CASE WHEN ahead.fits THEN 1 ELSE ahead.cap END
+                        ) AS claimed,
+                        CASE
+                            -- Mostly nobody has any, and one look tells.
+                            WHEN EXISTS (
+                                SELECT
+                                FROM tenantfair_run AS anybody
+                                WHERE anybody.wake_at IS NOT NULL AND anybody.tenant_admitted_at IS NOT NULL
+                                ORDER BY anybody.scope_key, anybody.wake_at, anybody.id
+                                LIMIT 1
+                            )
+                            THEN ARRAY (
+                                SELECT CASE WHEN run.wake_at <= p_now THEN run.claim_attempts ELSE -1 END
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = ahead.scope_key
+                                    AND run.wake_at <= CASE WHEN ahead.fits THEN p_now ELSE 'infinity' END
+                                    AND run.tenant_admitted_at IS NOT NULL
+                                ORDER BY run.wake_at, run.id
+                                LIMIT CASE WHEN ahead.fits THEN c_page ELSE greatest(ahead.cap, c_page) END
+                            )
+                        END AS ready,
+                        ARRAY (
+                            SELECT head.claim_attempts
+                            FROM (
+                                -- All of an index page that fits the condition is read, so it is one that is soon checked.
+                                SELECT run.wake_at, run.claim_attempts
+                                FROM tenantfair_run AS run
+                                WHERE run.scope_key = ahead.scope_key
+                                    AND run.wake_at IS NOT NULL
+                                    AND run.tenant_admitted_at IS NULL
+                                ORDER BY run.wake_at, run.id
+                                LIMIT least(v_demand, c_quantum)
+                            ) AS head
+                            WHERE head.wake_at <= p_now
+                        ) AS queue
+                    FROM (
+                        SELECT
+                            next.*,
+                            -- Everything unfinished fits below the cap: nothing to count yet.
+                            next.cap >= next.unfinished_count AS fits
+                        FROM (
+                            SELECT
+                                schedule.ring_position,
+                                schedule.scope_key,
+                                schedule.unfinished_count,
+                                CASE
+                                    -- In an index of its own, in which mostly nobody is.
+                                    WHEN EXISTS (
+                                        SELECT
+                                        FROM tenantfair_partition AS anybody
+                                        WHERE anybody.max_active IS NOT NULL
+                                        ORDER BY anybody.scope_key
+                                        LIMIT 1
+                                    )
+                                    THEN coalesce(
+                                        (
+                                            SELECT part.max_active
+                                            FROM tenantfair_partition AS part
+                                            WHERE part.scope_key = schedule.scope_key AND part.max_active IS NOT NULL
+                                            LIMIT 1
+                                        ),
+                                        v_policy.max_active
+                                    )
+                                    ELSE v_policy.max_active
+                                END AS cap
+                            FROM tenantfair_schedule AS schedule
+                            WHERE schedule.in_ring
+                                AND schedule.ring_position > coalesce(
+                                    (
+                                        SELECT v_seen_to
+                                        FROM tenantfair_schedule AS next
+                                        WHERE next.in_ring AND next.ring_position > v_seen_to
+                                        ORDER BY next.ring_position
+                                        LIMIT 1
+                                    ),
+                                    -- With nobody left ahead the next lap begins, unless this one has been looked at.
+                                    CASE WHEN v_seen = 0 THEN 0 ELSE v_seen_to END
+                                )
+                            ORDER BY schedule.ring_position
+                            LIMIT v_chunk - v_seen
+                        ) AS next
+                    ) AS ahead
+                    OFFSET 0
+                ) AS ring
+            ) AS look;
             IF v_seen > 0 THEN
                 -- Looked further: behind what was seen before.
                 SELECT
                     v_before.position || v_look.position AS position,
                     v_before.scope || v_look.scope AS scope,
-                    v_before.queued || v_look.queued AS queued,
-                    v_before.can || v_look.can AS can,
-                    v_before.kind || v_look.kind AS kind
+                    v_before.found || v_look.found AS found
                 INTO v_look;
             END IF;
             EXIT WHEN v_look.position IS NULL;
             v_seen := cardinality(v_look.position);
 
-            v_plain := c_plain = ALL (v_look.kind);
-            IF v_plain AND 0 < ALL (v_look.can) THEN
-                v_planned := least(v_seen, v_want);
-                v_ordinal := c_places[:v_planned];
-                v_can := v_look.can[:v_planned];
-                v_scope := v_look.scope[:v_planned];
+            v_plain := c_quantum >= ALL (v_look.found);
+            IF v_plain AND v_seen <= v_want AND 0 < ALL (v_look.found) THEN
+                v_planned := v_seen;
+                v_ordinal := c_places;
+                v_can := v_look.found;
+                v_scope := v_look.scope;
                 v_careful := array_fill(false, ARRAY[v_planned]);
-                v_has_queue := v_look.queued[:v_planned];
+                v_has_queue := array_fill(true, ARRAY[v_planned]);
             ELSE
                 v_planned := 0;
                 v_ordinal := '{}';
@@ -440,9 +448,12 @@ BEGIN
                 v_scope := '{}';
                 v_careful := '{}';
                 v_has_queue := '{}';
-                FOR v_place IN 1..CASE WHEN v_plain AND 0 = ALL (v_look.can) THEN 0 ELSE v_seen END LOOP
-                    v_count := v_look.can[v_place];
-                    IF v_look.kind[v_place] = c_careful THEN
+                FOR v_place IN 1..CASE WHEN 0 >= ALL (v_look.found) THEN 0 ELSE v_seen END LOOP
+                    v_code := v_look.found[v_place];
+                    CONTINUE WHEN v_code <= 0;
+                    v_count := v_code % c_mixed;
+                    v_queued := v_code < c_mixed OR v_code >= c_queue;
+                    IF v_code & c_careful > 0 THEN
                         -- Poison frees slots, or uses none: what fits has to be counted out.
                         WITH part AS (
                             SELECT coalesce(found.max_active, v_policy.max_active) AS cap
@@ -531,13 +542,16 @@ BEGIN
                         INTO v_count
                         FROM admitted, freed;
                     END IF;
-                    CONTINUE WHEN v_count = 0;
+                    IF v_count = 0 THEN
+                        v_look.found[v_place] := -v_queued::integer;
+                        CONTINUE;
+                    END IF;
                     v_planned := v_planned + 1;
                     v_ordinal[v_planned] := v_place;
                     v_can[v_planned] := least(v_count, c_quantum);
                     v_scope[v_planned] := v_look.scope[v_place];
-                    v_careful[v_planned] := v_look.kind[v_place] = c_careful;
-                    v_has_queue[v_planned] := v_look.queued[v_place];
+                    v_careful[v_planned] := v_code & c_careful > 0;
+                    v_has_queue[v_planned] := v_queued;
                     EXIT WHEN v_planned = v_want;
                 END LOOP;
             END IF;
@@ -573,20 +587,19 @@ BEGIN
                 FOR v_visit IN 1..v_walked LOOP
                     v_place := (v_visit - 1) % v_seen + 1;
                     row_kind := 'inspection';
-                    transaction_id := pg_current_xact_id()::text::bigint;
                     visit_ordinal := v_inspections + v_visit;
                     cursor_before := v_cursor;
                     cursor_after := v_look.position[v_place];
                     ring_position := v_look.position[v_place];
                     scope_key := v_look.scope[v_place];
-                    disposition := CASE WHEN v_look.queued[v_place] THEN 'cap_debt_denial' ELSE 'empty_page' END;
+                    disposition := CASE WHEN v_look.found[v_place] < 0 THEN 'cap_debt_denial' ELSE 'empty_page' END;
                     v_cursor := cursor_after;
                     RETURN NEXT;
                 END LOOP;
             END IF;
             v_place := (v_walked - 1) % v_seen + 1;
-            v_count := cardinality(array_positions(v_look.queued, true)) * ((v_walked - 1) / v_seen)
-                + cardinality(array_positions(v_look.queued[:v_place], true));
+            v_count := cardinality(array_positions(v_look.found, -1)) * ((v_walked - 1) / v_seen)
+                + cardinality(array_positions(v_look.found[:v_place], -1));
             v_capped := v_capped + v_count;
             v_empty := v_empty + v_walked - v_count;
             v_laps := v_laps + (v_walked - 1) / v_seen;
@@ -634,17 +647,18 @@ BEGIN
         v_repeat := 1;
 
         ------------------------------------------------------------------------------------------------
-        -- Heads: where the probe saw queued work alone and enough of it, lock all partitions and the heads of all
-        -- queues; then, in a fresh snapshot, see that they are the heads still and fit below the caps. All of it
+        -- Heads: where the probe saw queued work alone and enough of it, or work of one scope, lock all partitions and
+        -- the heads of all queues; then, in a fresh snapshot, see that they are the heads still and fit below the caps. All of it
         -- stands, or what was locked is all that the visits, made the long way below, have to choose from.
         ------------------------------------------------------------------------------------------------
         v_whole := false;
         v_tried := NULL;
-        IF v_plain AND v_known_scope IS NULL AND (v_left = 0 OR v_alone) THEN
+        IF v_plain AND v_known_scope IS NULL AND (v_left = 0 OR v_planned = 1) THEN
             SELECT
-                array_agg(visit.ordinal::integer) AS visit,
-                array_agg(run.id) AS id
-            INTO v_heads
+                coalesce(array_agg(visit.ordinal::integer), '{}'),
+                array_agg(run.row),
+                array_agg(run.wake_at)
+            INTO v_tried, v_locked, v_out_eligible
             FROM unnest(v_scope, v_quantum) WITH ORDINALITY AS visit (scope_key, quantum, ordinal)
             CROSS JOIN LATERAL (
                 SELECT
@@ -654,38 +668,37 @@ BEGIN
                 FOR NO KEY UPDATE SKIP LOCKED
             ) AS part
             LEFT JOIN LATERAL (
-                SELECT run.id
+                SELECT run.id, run.wake_at
                 FROM tenantfair_run AS run
                 WHERE run.scope_key = visit.scope_key
-                    AND run.wake_at <= p_now
+                    AND run.wake_at IS NOT NULL
                     AND run.tenant_admitted_at IS NULL
                 ORDER BY run.wake_at, run.id
                 LIMIT visit.quantum
-            ) AS head ON true
+            ) AS head ON head.wake_at <= p_now
             LEFT JOIN LATERAL (
-                SELECT found.id
+                SELECT found.ctid AS row, found.wake_at
                 FROM tenantfair_run AS found
                 WHERE found.id = head.id
                 LIMIT 1
                 FOR NO KEY UPDATE SKIP LOCKED
             ) AS run ON true;
-            v_tried := coalesce(v_heads.visit, '{}');
-            v_locked := v_heads.id;
 
-            IF v_alone OR cardinality(v_locked) = v_demand THEN
+            IF v_alone OR cardinality(v_locked) = v_demand - v_left THEN
                 SELECT
-                    array_agg(head.id) = v_locked
-                        AND bool_and(head.claim_attempts < p_max_attempts)
-                        AND bool_and(
-                            admitted.n IS NULL
-                            OR part.cap - admitted.n >= CASE WHEN v_alone THEN cardinality(v_locked) ELSE visit.quantum END
-                        ) AS stand,
-                    max(admitted.n) AS admitted,
-                    array_agg(visit.ordinal::integer) AS visit,
-                    array_agg(head.ctid) AS row,
-                    array_agg(head.wake_at) AS eligible
-                INTO v_heads
-                FROM unnest(v_scope, v_quantum) WITH ORDINALITY AS visit (scope_key, quantum, ordinal)
+                    -- No row is (0,0): a head that does not fit makes the two differ.
+                    array_agg(
+                        CASE
+                            WHEN head.claim_attempts < p_max_attempts AND (
+                                admitted.n IS NULL
+                                OR part.cap - admitted.n >= CASE WHEN v_alone THEN cardinality(v_locked) ELSE visit.quantum END
+                            ) THEN head.ctid
+                            ELSE '(0,0)'
+                        END
+                    ) = v_locked,
+                    max(admitted.n)
+                INTO v_whole, v_already
+                FROM unnest(v_scope, v_quantum) AS visit (scope_key, quantum)
                 CROSS JOIN LATERAL (
                     SELECT coalesce(found.max_active, v_policy.max_active) AS cap
                     FROM tenantfair_partition AS found
@@ -696,50 +709,47 @@ BEGIN
                     SELECT
                         CASE
                             WHEN part.cap < c_unlimited THEN
-                                (
-                                    SELECT count(*)
-                                    FROM (
-                                        SELECT
+                                cardinality(
+                                    ARRAY (
+                                        SELECT true
                                         FROM tenantfair_run AS run
                                         WHERE run.scope_key = visit.scope_key
                                             AND run.claim_token IS NOT NULL
                                             AND run.tenant_admitted_at IS NOT NULL
                                         LIMIT part.cap
-                                    ) AS admitted_claimed
+                                    )
                                 )
-                                + (
-                                    SELECT count(*)
-                                    FROM (
-                                        SELECT
+                                + cardinality(
+                                    ARRAY (
+                                        SELECT true
                                         FROM tenantfair_run AS run
                                         WHERE run.scope_key = visit.scope_key
                                             AND run.wake_at IS NOT NULL
                                             AND run.tenant_admitted_at IS NOT NULL
                                         LIMIT part.cap
-                                    ) AS admitted_ready
+                                    )
                                 )
-                        END::integer AS n
+                        END AS n
                     -- Evaluated once, not once for each head.
                     OFFSET 0
                 ) AS admitted
                 CROSS JOIN LATERAL (
-                    SELECT run.id, run.ctid, run.wake_at, run.claim_attempts
+                    SELECT run.ctid, run.wake_at, run.claim_attempts
                     FROM tenantfair_run AS run
                     WHERE run.scope_key = visit.scope_key
-                        AND run.wake_at <= p_now
+                        AND run.wake_at IS NOT NULL
                         AND run.tenant_admitted_at IS NULL
                     ORDER BY run.wake_at, run.id
                     LIMIT visit.quantum
-                ) AS head;
-                v_whole := coalesce(v_heads.stand, false);
+                ) AS head
+                WHERE head.wake_at <= p_now;
             END IF;
         END IF;
 
         IF v_whole THEN
-            v_out_visit := v_heads.visit;
-            v_out_row := v_heads.row;
-            v_out_eligible := v_heads.eligible;
-            v_count := cardinality(v_out_row);
+            v_count := cardinality(v_locked);
+            v_out_visit := v_tried;
+            v_out_row := v_locked;
             v_out_class := array_fill('queued_ready'::text, ARRAY[v_count]);
             v_out_poison := array_fill(false, ARRAY[v_count]);
             v_granted := v_quantum;
@@ -747,10 +757,10 @@ BEGIN
             IF v_alone THEN
                 v_granted[1] := v_count;
                 v_repeat := (v_count + c_quantum - 1) / c_quantum;
-                IF v_heads.admitted IS NOT NULL THEN
-                    v_known_scope := v_scope;
-                    v_known_admitted := ARRAY[v_heads.admitted + v_count];
-                END IF;
+            END IF;
+            IF v_planned = 1 AND v_already IS NOT NULL THEN
+                v_known_scope := v_scope;
+                v_known_admitted := ARRAY[v_already + v_count];
             END IF;
             v_grants := v_grants - v_planned * v_repeat;
         ELSE
@@ -849,11 +859,11 @@ BEGIN
                             UNION ALL
                             (
                                 SELECT run.id, run.wake_at, true
-                                FROM unnest(v_tried, v_locked) WITH ORDINALITY AS tried (visit, id, place)
+                                FROM unnest(v_tried, v_locked) WITH ORDINALITY AS tried (visit, row, place)
                                 CROSS JOIN LATERAL (
                                     SELECT found.id, found.wake_at
                                     FROM tenantfair_run AS found
-                                    WHERE found.id = tried.id
+                                    WHERE found.ctid = tried.row
                                     LIMIT 1
                                 ) AS run
                                 WHERE tried.visit = visit.ordinal
@@ -1135,7 +1145,7 @@ BEGIN
                     WHERE ranked.place <= c_page;
 
                     SELECT array_agg(locked.id)
-                    INTO v_locked
+                    INTO v_mine
                     FROM (
                         SELECT run.id
                         FROM unnest(v_page.id) AS frozen (id)
@@ -1179,7 +1189,7 @@ BEGIN
                     CROSS JOIN LATERAL (
                         SELECT *, ctid FROM tenantfair_run AS found WHERE found.id = frozen.id LIMIT 1
                     ) AS run
-                    WHERE frozen.id = ANY (v_locked)
+                    WHERE frozen.id = ANY (v_mine)
                         AND run.scope_key = v_scope[v_visit]
                         AND (run.claim_attempts >= p_max_attempts) = frozen.poison
                         AND CASE frozen.class
@@ -1222,7 +1232,7 @@ BEGIN
                     v_disposition[v_visit] := CASE
                         WHEN v_granted[v_visit] > 0 THEN 'grant'
                         WHEN v_page.id IS NULL THEN 'empty_page'
-                        WHEN v_locked IS NULL THEN 'lock_miss'
+                        WHEN v_mine IS NULL THEN 'lock_miss'
                         WHEN cardinality(v_kept.id) = 0 THEN 'stale'
                         WHEN v_slots <= 0 AND 'queued_ready' = ANY (v_page.class) THEN 'cap_debt_denial'
                         ELSE 'denied'
@@ -1272,7 +1282,7 @@ BEGIN
                 wake_at = NULL,
                 claim_token = CASE WHEN NOT outcome.poison THEN gen_random_uuid() END,
                 claimed_at = CASE WHEN NOT outcome.poison THEN p_now END,
-                claimed_by = CASE WHEN NOT outcome.poison THEN current_setting('application_name') END,
+                claimed_by = CASE WHEN NOT outcome.poison THEN v_worker END,
                 tenant_admitted_at = CASE WHEN NOT outcome.poison THEN coalesce(run.tenant_admitted_at, p_now) END,
                 claim_attempts = run.claim_attempts + (NOT outcome.poison)::integer,
                 poisoned_at = CASE WHEN outcome.poison THEN p_now END,
@@ -1283,10 +1293,10 @@ BEGIN
                     WHEN outcome.poison THEN run.worker_ids
                     -- Written past the package: one such row must not fail the whole call.
                     WHEN jsonb_typeof(run.worker_ids) <> 'array'
-                    THEN jsonb_build_array(current_setting('application_name'))
+                    THEN jsonb_build_array(v_worker)
                     WHEN jsonb_array_length(run.worker_ids) < c_workers
-                    THEN run.worker_ids || to_jsonb(current_setting('application_name'))
-                    ELSE run.worker_ids - 0 || to_jsonb(current_setting('application_name'))
+                    THEN run.worker_ids || to_jsonb(v_worker)
+                    ELSE run.worker_ids - 0 || to_jsonb(v_worker)
                 END
             FROM unnest(v_out_visit, v_out_row, v_out_class, v_out_poison, v_out_eligible) WITH ORDINALITY
                 AS listed (visit, row, class, poison, eligible, place)
@@ -1322,7 +1332,7 @@ BEGIN
                 outcome.class,
                 outcome.eligible,
                 v_call_token,
-                pg_current_xact_id()::text::bigint,
+                transaction_id,
                 p_demand,
                 v_inspections + v_ordinal[outcome.visit] + (outcome.ordinal - 1) / c_quantum,
                 (outcome.ordinal - 1) % c_quantum + 1,
@@ -1352,7 +1362,6 @@ BEGIN
             FOR v_visit IN 1..v_walked + v_repeat - 1 LOOP
                 v_place := least(v_visit, v_seen);
                 row_kind := 'inspection';
-                transaction_id := pg_current_xact_id()::text::bigint;
                 visit_ordinal := v_inspections + v_visit;
                 cursor_before := CASE WHEN v_visit = 1 THEN v_cursor ELSE cursor_after END;
                 cursor_after := v_look.position[v_place];
@@ -1366,7 +1375,7 @@ BEGIN
                     END IF;
                     v_rank := least(v_rank + 1, v_planned);
                 ELSE
-                    disposition := CASE WHEN v_look.queued[v_place] THEN 'cap_debt_denial' ELSE 'empty_page' END;
+                    disposition := CASE WHEN v_look.found[v_place] < 0 THEN 'cap_debt_denial' ELSE 'empty_page' END;
                     outcome_count := 0;
                 END IF;
                 epoch_delta := (outcome_count > 0)::integer;
@@ -1378,8 +1387,7 @@ BEGIN
 
         IF v_walked > v_planned THEN
             -- Between the planned positions lie those that nothing can be granted to.
-            v_count := cardinality(array_positions(v_look.queued[:v_walked], true))
-                - cardinality(array_positions(v_has_queue, true));
+            v_count := cardinality(array_positions(v_look.found[:v_walked], -1));
             v_capped := v_capped + v_count;
             v_empty := v_empty + v_walked - v_planned - v_count;
         END IF;
@@ -1401,13 +1409,13 @@ BEGIN
         SET
             scan_ring_position = v_cursor,
             scan_laps = v_laps,
+            scan_fruitless = v_inspections - c_grants + v_grants,
             updated_at = p_now
         WHERE policy.ctid = v_policy.row;
     END IF;
     v_setting := set_config('lock_timeout', v_caller_timeout, true);
 
     row_kind := 'call';
-    transaction_id := pg_current_xact_id()::text::bigint;
     IF p_trace THEN
         visit_ordinal := NULL;
         ring_position := NULL;

@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         name="claim-outcomes-in-any-order",
         file="claim/decode.py",
-        old='key=itemgetter(places["visit_ordinal"], places["outcome_ordinal"]),',
-        new='key=lambda row: (-row[places["visit_ordinal"]], -row[places["outcome_ordinal"]]),',
+        old="key=order)",
+        new="key=lambda row: [-place for place in order(row)])",
         breaks="outcomes come in the order they were granted (contract 3, item 101)",
         killed_by=(
             "test_claim_trace.py::test_rows_of_a_call_agree_with_each_other",
@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         name="metric-label-of-any-value",
         file="metrics.py",
-        old="labels[label] if labels[label] in values else OTHER",
+        old="labels[label] if labels[label] in words else OTHER",
         new="labels[label]",
         breaks="no tenant, scope, run or token in a metric label (contract 7, item 172)",
         killed_by=("test_metrics.py::test_no_caller_can_make_an_identity_a_label",),

@@ -177,7 +177,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 dc83114ab3f0a3fcce965359e200e41a
+--     body md5 6690a28dac3ceb9aa76bb800a8bfea05
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void

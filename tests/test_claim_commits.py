@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from tenantfair import runs
-from tenantfair.claim import claim_due
+from tenantfair.claim import ClaimBatch, claim_due
 from tenantfair.conf import get_settings
 from tenantfair.exceptions import ConfigurationError
 from tests.factories import policy_in_force, run_in
+from tests.rows import in_background, result, sessions
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+DOOR = "8386095534873608192 | 'tenantfair_policy'::regclass::oid::bigint"
+WAITS_AT_THE_DOOR = "SELECT true FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 
 @pytest.fixture(params=["tenant_fair", "legacy"], autouse=True)
@@ -129,6 +133,70 @@ def test_a_claim_is_one_statement_either_way(settings: Any, commits: str) -> Non
         assert len(claim_due(1).leases) == 1
 
     assert len(log) == 1
+
+
+def claim_behind_another(claim: Callable[[], Any]) -> Any:
+    """Return what `claim` does in a session that finds the door taken, and then free."""
+    with sessions() as another:
+        holder, observer = another(), another()
+        holder.execute(f"SELECT pg_advisory_lock({DOOR})")
+        claiming = in_background(claim)
+        while not observer.execute(WAITS_AT_THE_DOOR).fetchone():
+            assert not claiming.done(), "the claim waited for nobody"
+        holder.execute(f"SELECT pg_advisory_unlock({DOOR})")
+        return result(claiming)
+
+
+def claim_and_statements() -> tuple[ClaimBatch, list[str]]:
+    with CaptureQueriesContext(connection) as log:
+        batch = claim_due(1)
+    connection.close()
+    return batch, [query["sql"] for query in log]
+
+
+@pytest.mark.parametrize("engine", ["tenant_fair"], indirect=True)
+@pytest.mark.parametrize("commits", ["synchronous", "asynchronous"])
+def test_a_claim_that_found_the_door_taken_waits_for_the_disk_when_it_is_out(
+    settings: Any, commits: str
+) -> None:
+    """So those behind it do not; and nobody has its leases before it has waited."""
+    commits_of(settings, commits)
+    run_in("queued", tenant_id=None)
+
+    batch, statements = claim_behind_another(claim_and_statements)
+
+    assert len(batch.leases) == 1
+    assert noted() == [("claim", "off")]
+    flushes = ["pg_logical_emit_message" in statement for statement in statements]
+    assert flushes == ([False, True] if commits == "synchronous" else [False])
+
+
+@pytest.mark.parametrize("engine", ["tenant_fair"], indirect=True)
+def test_a_claim_that_found_the_door_taken_and_nothing_to_claim_waits_for_no_disk() -> None:
+    run_in("scheduled", tenant_id=None)
+
+    batch, statements = claim_behind_another(claim_and_statements)
+
+    assert (batch.leases, len(statements)) == ([], 1)
+
+
+@pytest.mark.parametrize("engine", ["tenant_fair"], indirect=True)
+def test_leases_whose_wait_for_the_disk_failed_are_handed_to_nobody() -> None:
+    def lost(execute: Any, sql: str, *rest: Any) -> Any:
+        if "pg_logical_emit_message" in sql:
+            raise OperationalError("the connection is gone")
+        return execute(sql, *rest)
+
+    def claim() -> None:
+        with connection.execute_wrapper(lost), pytest.raises(OperationalError):
+            claim_due(1)
+        connection.close()
+
+    run = run_in("queued", tenant_id=None)
+    claim_behind_another(claim)
+
+    run.refresh_from_db()
+    assert run.claim_token is not None
 
 
 @pytest.mark.parametrize("commits", ["synchronous", "asynchronous"])

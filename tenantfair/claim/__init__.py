@@ -11,7 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenantfair import prepared
 from tenantfair.claim.base import Answer, Call, ClaimBatch, Engine, Lease, Poisoned, Preference
-from tenantfair.claim.decode import another_shape
+from tenantfair.claim.decode import another_shape, is_unflushed
 from tenantfair.claim.legacy import Legacy
 from tenantfair.claim.observe import observed
 from tenantfair.claim.tenant_fair import TenantFair
@@ -65,8 +65,12 @@ def claim_due(
         own = connection.get_autocommit()
         unflushed = own and settings.claim_commits == "asynchronous"
         answer = _fetch(connection, plan.sql, {**plan.params, "own": own, "unflushed": unflushed})
-        observation.batch = chosen.decode(answer, demand=demand)
-        return observation.batch
+        batch = chosen.decode(answer, demand=demand)
+        if own and not unflushed and batch.call.outcomes and is_unflushed(answer):
+            # Nothing starts that a crash of the server could forget.
+            _fetch(connection, load("flush_claims"), {})
+        observation.batch = batch
+        return batch
 
 
 def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]) -> Answer:

@@ -55,6 +55,13 @@ def refuse_error_row(answer: Answer) -> None:
         raise ClaimUnavailable(row["error_reason"], phase)
 
 
+def is_unflushed(answer: Answer) -> bool:
+    """Return whether the claim's commit was not waited for; the legacy engine's always is."""
+    return "unflushed" in answer.columns and any(
+        row[answer.columns.index("unflushed")] for row in answer.rows[:1]
+    )
+
+
 def decode_outcomes(answer: Answer) -> tuple[list[Lease], list[Poisoned]]:
     """Return the outcome rows as leases and poisoned runs, each in the order they were granted."""
     kind, token, order, lease, poisoned = _readers(tuple(answer.columns))

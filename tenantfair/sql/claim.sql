@@ -1,7 +1,8 @@
 -- One claim under the domain's own lease and attempts, by the database's clock. The left join lets the
 -- function itself report a missing policy row. With `unflushed` the commit of this transaction, the claim's
--- own, is not waited for; with `own` it is not where nothing was granted and only the cursor moved
--- (decision 0010).
+-- own, is not waited for; with `own` it is not where nothing was granted and only the cursor moved, nor where
+-- another claim was under way: those that come behind would wait for the disk too (decision 0010). A row of
+-- the answer says so, for whoever is to wait before a run starts.
 
 SELECT
     claimed.row_kind,
@@ -41,13 +42,20 @@ SELECT
     claimed.laps_before,
     claimed.cursor_before,
     claimed.laps_after,
-    claimed.cursor_after
+    claimed.cursor_after,
+    at.unflushed
 FROM (
     SELECT
         coalesce(%(now)s::timestamptz, clock_timestamp()) AS now,
         CASE
-            WHEN %(unflushed)s::boolean THEN set_config('synchronous_commit', 'off', true)
-        END AS durability
+            WHEN %(unflushed)s::boolean
+                -- The claim's own door: taken here already when nobody is there.
+                OR %(own)s::boolean AND NOT pg_try_advisory_xact_lock(
+                    8386095534873608192 | 'tenantfair_policy'::regclass::oid::bigint
+                )
+            THEN set_config('synchronous_commit', 'off', true) = 'off'
+            ELSE false
+        END AS unflushed
 ) AS at
 LEFT JOIN LATERAL (
     SELECT found.lease_seconds, found.max_attempts

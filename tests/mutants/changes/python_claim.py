@@ -73,6 +73,16 @@ MUTANTS = (
         killed_by=("test_claim_trace.py::test_outcomes_are_told_apart_and_nobody_is_named",),
     ),
     Mutant(
+        name="claim-hands-out-leases-before-they-are-on-disk",
+        file="claim/__init__.py",
+        old="and is_unflushed(answer):",
+        new="and not is_unflushed(answer):",
+        breaks="claim commits are synchronous by default (contract 7, decision 0010)",
+        killed_by=(
+            "test_claim_commits.py::test_a_claim_that_found_the_door_taken_waits_for_the_disk_when_it_is_out",
+        ),
+    ),
+    Mutant(
         name="metric-label-of-any-value",
         file="metrics.py",
         old="labels[label] if labels[label] in words else OTHER",

@@ -83,6 +83,7 @@ class PolicyAdminMixin(CompareAndSetMixin[Policy], BoundedAdminMixin[Policy]):
         "max_attempts",
         "scan_ring_position",
         "scan_laps",
+        "scan_fruitless",
         "policy_version",
         "initialized_at",
         "updated_at",
@@ -111,6 +112,7 @@ class PolicyAdminMixin(CompareAndSetMixin[Policy], BoundedAdminMixin[Policy]):
                     "fields": (
                         "scan_ring_position",
                         "scan_laps",
+                        "scan_fruitless",
                         "policy_version",
                         "initialized_at",
                         "updated_at",

@@ -80,7 +80,7 @@ SNAPSHOT = [
         ),
     ),
     Damage("I8", "policy_missing", ("DELETE FROM tenantfair_policy",)),
-    Damage("I8", "policy_extra", (drop("policy", "single"), "INSERT INTO tenantfair_policy (id) VALUES (2)")),
+    Damage("I8", "policy_extra", (drop("policy", "shape"), "INSERT INTO tenantfair_policy (id) VALUES (2)")),
     Damage("I8", "cursor_impossible", (change("scan_ring_position = 1000", "true", "policy"),)),
     Damage("I9", "run_attempts", (change("claim_attempts = 99", QUEUED),)),
     Damage("I9", "run_counters", (drop("run", "shape"), change("failures = -1", QUEUED))),

@@ -25,7 +25,8 @@ VALUES (
     %(retry_limit)s::smallint,
     coalesce(
         %(run_after)s::timestamptz,
-        statement_timestamp() + coalesce(%(delay)s::interval, interval '0')
+        -- Added in UTC: where the session's zone changes its clocks, a day is not always 24 hours.
+        (statement_timestamp() AT TIME ZONE 'UTC' + coalesce(%(delay)s::interval, interval '0')) AT TIME ZONE 'UTC'
     ),
     statement_timestamp(),
     statement_timestamp()

@@ -61,7 +61,9 @@ accepted AS (
         END,
         wake_at = CASE
             WHEN held.step IN ('completed', 'failed', 'waiting') THEN NULL
-            WHEN held.step IN ('retry', 'snoozed', 'abandoned') THEN coalesce(held.due_at, clock.now + held.delay)
+            WHEN held.step IN ('retry', 'snoozed', 'abandoned')
+            -- Added in UTC: where the session's zone changes its clocks, a day is not always 24 hours.
+            THEN coalesce(held.due_at, (clock.now AT TIME ZONE 'UTC' + held.delay) AT TIME ZONE 'UTC')
             ELSE clock.now
         END,
         claim_token = NULL,

@@ -109,9 +109,12 @@ FAULTS: dict[str, Fault] = {
     "F29": Fault("a name that does not resolve"),
     "F30": Fault("workers whose clocks are an hour apart"),
     "F31": Fault(
-        "the server's clock steps back",
-        (),
-        "a night of daylight saving time changes nothing in UTC, which is what is stored",
+        "the server's clock steps back; a night of daylight saving time",
+        (
+            "tests/test_daylight_saving.py::test_a_lease_lasts_through_the_night_of_a_change",
+            "tests/test_daylight_saving.py::test_enqueued_with_a_delay",
+            "tests/test_daylight_saving.py::test_put_off_by_a_delay",
+        ),
     ),
     "F32": Fault(
         "calls in a transaction that began long ago",

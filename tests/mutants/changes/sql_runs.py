@@ -264,4 +264,20 @@ MUTANTS = (
         breaks="a checkpoint renews the lease (item 109)",
         killed_by=("test_runs_finish.py::test_a_checkpoint_keeps_claim_and_place_and_starts_attempts_anew",),
     ),
+    Mutant(
+        name="enqueue-delay-by-the-sessions-clocks",
+        file="sql/enqueue_run.sql",
+        old="(statement_timestamp() AT TIME ZONE 'UTC' + coalesce(%(delay)s::interval, interval '0')) AT TIME ZONE 'UTC'",
+        new="statement_timestamp() + coalesce(%(delay)s::interval, interval '0')",
+        breaks="a delay is as long as it says (contract 4)",
+        killed_by=("test_daylight_saving.py::test_enqueued_with_a_delay",),
+    ),
+    Mutant(
+        name="finish-delay-by-the-sessions-clocks",
+        file=FINISH,
+        old="(clock.now AT TIME ZONE 'UTC' + held.delay) AT TIME ZONE 'UTC'",
+        new="clock.now + held.delay",
+        breaks="a delay is as long as it says (contract 4)",
+        killed_by=("test_daylight_saving.py::test_put_off_by_a_delay",),
+    ),
 )

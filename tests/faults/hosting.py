@@ -216,6 +216,34 @@ def no_room() -> None:
     assert_sound()
 
 
+def no_lock_left() -> None:
+    """Do everything while one session holds all the places of the server's lock table, and again afterwards.
+
+    Some of it needs no place there. What does is refused, and has changed nothing.
+    """
+    boot()
+    hoarder = session()
+    refused = set()
+    for name, operation in OPERATIONS.items():
+        material = operation.prepare()
+        # Locks of a session stay when the statement that took them fails.
+        with pytest.raises(psycopg.errors.OutOfMemory):
+            hoarder.execute("SELECT count(pg_advisory_lock(n)) FROM generate_series(1, 1000000) AS n")
+        faulty()
+        error = attempt(operation, material)
+        hoarder.execute("SELECT pg_advisory_unlock_all()")
+        if error is not None:
+            refused.add(name)
+            if name not in READS:
+                assert not operation.applied(material), name
+            assert attempt(operation, material) is None, name
+        assert operation.applied(material), name
+        connections[FAULTY].close()
+    hoarder.close()
+    assert "claim" in refused, refused
+    assert_sound()
+
+
 def _until_room() -> None:
     """A session that has been closed is given again a moment later."""
 

@@ -81,3 +81,9 @@ def old_transaction(world: World, times: int) -> int:
 def no_session_left(world: World, times: int) -> int:
     """Every operation is made while the server has no session to give, and then again."""
     return _inside(world, times, "no_room")
+
+
+@scenario("F22", own_server=True, times=1)
+def no_lock_left(world: World, times: int) -> int:
+    """Every operation is made while the server's lock table has no place left, and then again."""
+    return _inside(world, times, "no_lock_left")

@@ -88,11 +88,7 @@ FAULTS: dict[str, Fault] = {
     "F19": Fault("one server process killed"),
     "F20": Fault("the server's main process frozen"),
     "F21": Fault("disk full, log and tables"),
-    "F22": Fault(
-        "no session left",
-        (),
-        "shared memory and lock table are not exhausted: that takes thousands of sessions",
-    ),
+    "F22": Fault("no session left; no place left in the lock table"),
     "F23": Fault("a standby promoted that lost the last moments"),
     "F24": Fault("a server that is read only"),
     "F25": Fault(

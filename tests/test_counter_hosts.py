@@ -167,3 +167,38 @@ def test_fold_runs_behind_the_deferred_triggers_of_the_host(db: Session) -> None
     ).fetchone()[0]
     assert after - before == 1
     assert counts(db) == {"a": 5}
+
+
+@pytest.mark.conformance(31)
+def test_hostile_search_path_and_shadow_tables_change_no_count(session: Callable[..., Session]) -> None:
+    """The triggers of an enqueue, a finish and a deletion use the real tables, and the real operators."""
+    hostile, other = session(), session()
+    (schema,) = other.execute("SELECT current_schema()").fetchone()
+    for table in ("policy", "partition", "schedule", "pending"):
+        hostile.execute(f"CREATE TEMP TABLE tenantfair_{table} (LIKE {schema}.tenantfair_{table})")
+    script(
+        hostile,
+        "CREATE SCHEMA hostile",
+        "CREATE FUNCTION hostile.never(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT false'",
+        "CREATE OPERATOR hostile.= (LEFTARG = text, RIGHTARG = text, FUNCTION = hostile.never)",
+        "SET search_path = hostile, pg_temp, pg_catalog",
+    )
+    try:
+        found = []
+        for statement in (
+            "INSERT INTO {}.tenantfair_run (tenant_id, task_path, wake_at)"
+            " SELECT tenant, 'tests.task', now() FROM unnest('{{a,a,b}}'::text[]) AS tenant",
+            "UPDATE {}.tenantfair_run SET status = 'completed', wake_at = NULL, finished_at = now()"
+            " WHERE tenant_id OPERATOR(pg_catalog.=) 'b'",
+            "DELETE FROM {}.tenantfair_run WHERE finished_at IS NULL",
+        ):
+            hostile.execute(statement.format(schema))
+            found.append(counts(other))
+        assert found == [{"a": 2, "b": 1}, {"a": 2, "b": 0}, {"a": 0, "b": 0}]
+        shadows = hostile.execute(
+            "SELECT (SELECT count(*) FROM pg_temp.tenantfair_schedule)"
+            " + (SELECT count(*) FROM pg_temp.tenantfair_pending)"
+        ).fetchone()
+        assert shadows == (0,)
+    finally:
+        other.execute("DROP SCHEMA hostile CASCADE")

@@ -224,4 +224,22 @@ MUTANTS = (
             "test_counter_updates.py::test_runs_finished_by_nothing_but_a_trigger_of_the_host_are_counted",
         ),
     ),
+    Mutant(
+        name="fold-by-the-callers-search-path",
+        file=FOLD,
+        old="    SET search_path FROM CURRENT\n",
+        new="",
+        times=2,
+        breaks="a hostile search_path does not reach into the functions (contract 2, item 31)",
+        killed_by=("test_counter_hosts.py::test_hostile_search_path_and_shadow_tables_change_no_count",),
+    ),
+    Mutant(
+        name="notes-by-the-callers-search-path",
+        file=UNFINISHED,
+        old="    SET search_path FROM CURRENT\n",
+        new="",
+        times=3,
+        breaks="a hostile search_path does not reach into the functions (contract 2, item 31)",
+        killed_by=("test_counter_hosts.py::test_hostile_search_path_and_shadow_tables_change_no_count",),
+    ),
 )

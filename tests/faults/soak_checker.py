@@ -21,11 +21,12 @@ _SCOPES_SQL = """
         coalesce(part.max_active, (SELECT policy.max_active FROM tenantfair_policy AS policy)) AS cap,
         count(*) FILTER (WHERE run.status IN ('running', 'waiting')) AS unfinished,
         schedule.unfinished_count,
-        schedule.ring_position
+        schedule.ring_position,
+        part.created_at
     FROM tenantfair_run AS run
     FULL JOIN tenantfair_partition AS part USING (scope_key)
     FULL JOIN tenantfair_schedule AS schedule USING (scope_key)
-    GROUP BY scope_key, part.max_active, schedule.unfinished_count, schedule.ring_position
+    GROUP BY scope_key, part.max_active, part.created_at, schedule.unfinished_count, schedule.ring_position
 """
 _ROWS_SQL = f"""
     SELECT rule, run_id::text
@@ -66,7 +67,8 @@ class Checker(threading.Thread):
         super().__init__(name="soak-checker", daemon=True)
         self._connect = connect
         self._ending = threading.Event()
-        self._positions: dict[str, int] = {}
+        # By tenant and when it was made: one that was deleted and comes again gets another place.
+        self._positions: dict[tuple[str, Any], int] = {}
         self.lowered: dict[str, float | None] = {}
         self.checks = 0
         self.most: dict[str, int] = {}
@@ -106,7 +108,7 @@ class Checker(threading.Thread):
         self.checks += 1
 
     def _scope(self, row: Any, lowered: Mapping[str, float | None]) -> list[str]:
-        scope, admitted, claimed, last_admitted_at, cap, unfinished, counted, position = row
+        scope, admitted, claimed, last_admitted_at, cap, unfinished, counted, position, made_at = row
         found = []
         self.most[scope] = max(self.most.get(scope, 0), claimed)
         if admitted > cap:
@@ -120,6 +122,9 @@ class Checker(threading.Thread):
             found.append(f"I5 scope {scope!r} counts {counted} unfinished, its rows are {unfinished}")
         if unfinished and position is None:
             found.append(f"I6 scope {scope!r} has work and no place in the ring")
-        if position is not None and self._positions.setdefault(scope, position) != position:
-            found.append(f"I7 scope {scope!r} moved from {self._positions[scope]} to {position}")
+        if (
+            position is not None
+            and (before := self._positions.setdefault((scope, made_at), position)) != position
+        ):
+            found.append(f"I7 scope {scope!r} moved from {before} to {position}")
         return found

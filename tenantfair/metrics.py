@@ -9,7 +9,7 @@ tenant, scope, run, task path, cursor or token can become a label, whatever a ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
@@ -144,9 +144,14 @@ _values: Final[dict[Key, float]] = {}
 
 def increment(name: str, amount: float = 1, /, **labels: str) -> None:
     """Add `amount` to one counter. `KeyError` for a family or label that `FAMILIES` does not have."""
-    key = _key(name, tuple(labels.items()))
+    _add([(_key(name, tuple(labels.items())), amount)])
+
+
+def _add(amounts: Iterable[tuple[Key, float]]) -> None:
+    """Add to several counters at once; a snapshot has all of it or nothing."""
     with _lock:
-        _values[key] = _values.get(key, 0) + amount
+        for key, amount in amounts:
+            _values[key] = _values.get(key, 0) + amount
 
 
 @lru_cache(maxsize=512)
@@ -201,21 +206,24 @@ def _count_claim(
     claim_attempts: int,
     **_: Any,
 ) -> None:
-    increment("tenantfair_claim_calls_total", engine=engine, result=result)
-    increment("tenantfair_claim_seconds_total", duration)
-    increment("tenantfair_claim_demand_total", demand)
-    increment("tenantfair_claim_inspections_total", inspections)
-    increment("tenantfair_claim_attempts_total", claim_attempts)
+    found = [
+        (_key("tenantfair_claim_calls_total", (("engine", engine), ("result", result))), 1.0),
+        (_key("tenantfair_claim_seconds_total", ()), duration),
+        (_key("tenantfair_claim_demand_total", ()), demand),
+        (_key("tenantfair_claim_inspections_total", ()), inspections),
+        (_key("tenantfair_claim_attempts_total", ()), claim_attempts),
+    ]
     for outcome, count in outcomes.items():
         if count:
-            increment("tenantfair_claim_outcomes_total", count, outcome=outcome)
+            found.append((_key("tenantfair_claim_outcomes_total", (("outcome", outcome),)), count))
     for disposition, count in denials.items():
         if count:
-            increment("tenantfair_claim_denials_total", count, disposition=disposition)
+            found.append((_key("tenantfair_claim_denials_total", (("disposition", disposition),)), count))
     if phase is not None:
-        increment("tenantfair_claim_contentions_total", phase=phase)
-    if outcomes.get("admitted_poison"):
-        increment("tenantfair_admission_releases_total", outcomes["admitted_poison"], reason="poison")
+        found.append((_key("tenantfair_claim_contentions_total", (("phase", phase),)), 1))
+    if poisoned := outcomes.get("admitted_poison"):
+        found.append((_key("tenantfair_admission_releases_total", (("reason", "poison"),)), poisoned))
+    _add(found)
 
 
 def connect() -> None:

@@ -1,20 +1,20 @@
 """The four tables, with every rule about a single row as a constraint in the database.
 
-Rules that span rows (counts, ring positions, ownership) are triggers, installed by migration from `sql/`; so
-are the functions that constraints of the rows a claim writes call, and the rule about a scope key.
+Rules that span rows (counts, ring positions, ownership) are triggers, installed by migration from `sql/`. So
+are the functions that constraints and defaults call, and the rule about a scope key.
 Read rows freely; write them only through `tenantfair.runs` and `tenantfair.policy`.
 """
 
 from __future__ import annotations
 
-import uuid
 from typing import ClassVar, Final
 
-from django.contrib.postgres.functions import RandomUUID
 from django.db import models
 from django.db.models import ExpressionWrapper, F, Func, Q, Value
 from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext_lazy as _
+
+from tenantfair.run_ids import new_run_id
 
 MIN_SCAN_BUDGET: Final = 32
 MAX_SCAN_BUDGET: Final = 4096
@@ -161,7 +161,12 @@ class Run(models.Model):
         CANCELLED = "cancelled", _("cancelled")
 
     id = models.BigAutoField(primary_key=True)
-    run_id = models.UUIDField(_("run id"), unique=True, default=uuid.uuid4, db_default=RandomUUID())
+    run_id = models.UUIDField(
+        _("run id"),
+        unique=True,
+        default=new_run_id,
+        db_default=Func(function="tenantfair_new_run_id", output_field=models.UUIDField()),
+    )
     # NULL and '' differ on purpose: NULL is the tenantless scope, '' is refused.
     tenant_id = models.TextField(_("tenant"), null=True, db_collation="C")  # noqa: DJ001
     scope_key = models.GeneratedField(

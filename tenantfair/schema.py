@@ -45,6 +45,7 @@ FUNCTIONS: Final = {
         "timestamp with time zone, timestamp with time zone, integer, integer, text, boolean"
     ),
     "tenantfair_fold": "",
+    "tenantfair_new_run_id": "",
     "tenantfair_partition_schedule": "",
     "tenantfair_pending_fold": "",
     "tenantfair_policy_shape": (

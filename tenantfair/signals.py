@@ -38,5 +38,6 @@ from django.dispatch import Signal
 
 __all__ = ["cap_changed", "claim_observed"]
 
-claim_observed = Signal()
+# Sent at every claim: the receivers of an engine are looked up once, not each time.
+claim_observed = Signal(use_caching=True)
 cap_changed = Signal()

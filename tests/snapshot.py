@@ -43,11 +43,15 @@ ORDER BY a.attrelid, a.attnum
 
 # Not-null constraints have catalog rows only since PostgreSQL 18; columns show them.
 CONSTRAINTS = """
-SELECT conrelid::bigint, conname, pg_get_constraintdef(oid)
-FROM pg_constraint
-WHERE connamespace = quote_ident(current_schema())::regnamespace
-    AND conrelid <> 0 AND contype NOT IN ('n', 't')
-ORDER BY conrelid, contype, conname COLLATE "C"
+SELECT
+    k.conrelid::bigint, k.conname,
+    pg_get_constraintdef(k.oid)
+        || coalesce(' WITH (' || array_to_string(i.reloptions, ', ') || ')', '')
+FROM pg_constraint AS k
+LEFT JOIN pg_class AS i ON i.oid = k.conindid AND k.contype IN ('p', 'u', 'x')
+WHERE k.connamespace = quote_ident(current_schema())::regnamespace
+    AND k.conrelid <> 0 AND k.contype NOT IN ('n', 't')
+ORDER BY k.conrelid, k.contype, k.conname COLLATE "C"
 """
 
 INDEXES = """

@@ -119,6 +119,7 @@ def test_back_to_the_tables_alone_keeps_the_runs(empty: str) -> None:
 
     assert Run.objects.using(empty).count() == 1
     assert {name for name in objects_of(empty) if name.startswith("function")} == {
+        "function tenantfair_new_run_id",
         "function tenantfair_policy_shape",
         "function tenantfair_run_shape",
     }

@@ -6,7 +6,8 @@ import uuid
 from typing import Any
 
 import pytest
-from django.db import ProgrammingError, connection
+from django.db import DataError, ProgrammingError, connection, transaction
+from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
 from tenantfair import prepared, runs
@@ -33,15 +34,17 @@ def prepared_statements() -> list[str]:
 
 
 def ask(number: int) -> Any:
-    with prepared.cursor(connection) as cursor:
-        cursor.execute("SELECT %(number)s::integer + 1", {"number": number})
-        return cursor.fetchone()[0]
+    columns, ((found,),) = prepared.fetch(
+        connection, "SELECT %(number)s::integer + 1 AS next", {"number": number}
+    )
+    assert columns == ["next"]
+    return found
 
 
 def test_one_statement_serves_all_values(preparing: Any) -> None:
     assert [ask(number) for number in range(5)] == [1, 2, 3, 4, 5]
 
-    assert prepared_statements() == ["SELECT $1::integer + 1"]
+    assert prepared_statements() == ["SELECT $1::integer + 1 AS next"]
 
 
 def test_nothing_is_prepared_where_the_host_does_not_allow_it() -> None:
@@ -72,14 +75,26 @@ def test_execute_wrappers_and_the_query_log_see_the_statement() -> None:
     with connection.execute_wrapper(wrapper), CaptureQueriesContext(connection) as log:
         ask(1)
 
-    assert seen == ["SELECT %(number)s::integer + 1"]
+    assert seen == ["SELECT %(number)s::integer + 1 AS next"]
     (logged,) = log.captured_queries
     assert "::integer + 1" in logged["sql"]
 
 
 def test_errors_are_djangos() -> None:
-    with pytest.raises(ProgrammingError), prepared.cursor(connection) as cursor:
-        cursor.execute("SELECT no_such_column")
+    with pytest.raises(ProgrammingError):
+        prepared.fetch(connection, "SELECT no_such_column")
+
+
+def test_a_value_that_cannot_be_read_is_djangos_error_too() -> None:
+    with pytest.raises(DataError):
+        prepared.fetch(connection, "SELECT 'infinity'::timestamptz AS never")
+
+
+def test_nothing_runs_in_a_transaction_that_is_broken() -> None:
+    with transaction.atomic():
+        transaction.set_rollback(True)
+        with pytest.raises(TransactionManagementError):
+            ask(1)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +107,11 @@ def test_errors_are_djangos() -> None:
     ],
 )
 def test_texts_arrive_as_they_were(values: list[str]) -> None:
-    with prepared.cursor(connection) as cursor:
-        cursor.execute("SELECT %(values)s::text[]", {"values": prepared.text_array(values)})
-        assert cursor.fetchone()[0] == values
+    sql, params = "SELECT %(values)s::text[] AS texts", {"values": prepared.text_array(values)}
+    assert prepared.fetch(connection, sql, params) == (["texts"], [(values,)])
 
 
 def test_uuids_arrive_as_they_were() -> None:
     values = [uuid.uuid4() for _ in range(3)] + [uuid.UUID(int=0)]
-    with prepared.cursor(connection) as cursor:
-        cursor.execute("SELECT %(values)s::uuid[]", {"values": prepared.uuid_array(values)})
-        assert cursor.fetchone()[0] == values
+    sql, params = "SELECT %(values)s::uuid[] AS ids", {"values": prepared.uuid_array(values)}
+    assert prepared.fetch(connection, sql, params) == (["ids"], [(values,)])

@@ -13,7 +13,7 @@ from tenantfair import prepared
 from tenantfair.claim.base import Answer, Call, ClaimBatch, Engine, Lease, Poisoned, Preference
 from tenantfair.claim.decode import another_shape, is_unflushed
 from tenantfair.claim.legacy import Legacy
-from tenantfair.claim.observe import observed
+from tenantfair.claim.observe import Observation
 from tenantfair.claim.tenant_fair import TenantFair
 from tenantfair.conf import get_settings
 from tenantfair.exceptions import ClaimUnavailable
@@ -26,8 +26,6 @@ _ENGINES: dict[str, Engine] = {engine.name: engine for engine in (TenantFair(), 
 # SQLSTATEs of refusals that the function could not turn into a row: nothing was claimed either way.
 _REFUSALS: Final = {"25006": "read_only_transaction", "55P03": "lock_contention"}
 _UNDEFINED_COLUMN: Final = "42703"
-# The columns of each statement. They are written out there, and asking the driver each time is slow.
-_columns: Final[dict[str, list[str]]] = {}
 
 
 def get_engine() -> Engine:
@@ -56,7 +54,7 @@ def claim_due(
     settings = get_settings()
     alias = using or settings.database
     chosen = engine or _ENGINES[settings.engine]
-    with observed(using=alias, engine=chosen, demand=demand) as observation:
+    with Observation(using=alias, engine=chosen, demand=demand) as observation:
         connection = connections[alias]
         if not (allow_in_transaction or connection.get_autocommit()):
             raise ClaimUnavailable("open_transaction")
@@ -75,11 +73,7 @@ def claim_due(
 
 def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]) -> Answer:
     try:
-        with prepared.cursor(connection, binary=True) as cursor:
-            cursor.execute(sql, params)
-            if (columns := _columns.get(sql)) is None:
-                columns = _columns[sql] = [column.name for column in cursor.description]
-            found = cursor.fetchall()
+        columns, found = prepared.fetch(connection, sql, params, binary=True)
     except DatabaseError as error:
         state = getattr(error.__cause__, "sqlstate", None) or ""
         if state == _UNDEFINED_COLUMN:
@@ -99,7 +93,5 @@ def _naive(value: Any) -> Any:
 
 def due_work_exists(*, using: str | None = None) -> bool:
     """Return whether a claim could be granted anything; reads only, locks nothing, may err towards True."""
-    with prepared.cursor(connections[using or get_settings().database]) as cursor:
-        cursor.execute(load("due_work_exists"))
-        (found,) = cursor.fetchone()
+    _, ((found,),) = prepared.fetch(connections[using or get_settings().database], load("due_work_exists"))
     return bool(found)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from tenantfair.claim.base import ClaimBatch, Engine
 from tenantfair.exceptions import ClaimUnavailable
@@ -21,45 +18,50 @@ _POISONED: Final = {
     "expired": "admitted_poison",
 }
 _attempt = attrgetter("attempt")
-_work_class = attrgetter("work_class")
 
 
-@dataclass(slots=True)
 class Observation:
-    """What the call returned, None until it has."""
+    """Sends one `claim_observed` when its block ends, whatever ends it; errors pass through.
 
-    batch: ClaimBatch | None = None
+    `batch` is what the call returned, None until it has.
+    """
 
+    __slots__ = ("_demand", "_engine", "_started", "_using", "batch")
 
-@contextmanager
-def observed(*, using: str, engine: Engine, demand: int) -> Iterator[Observation]:
-    """Send one `claim_observed` when the block ends, whatever ends it; errors pass through."""
-    observation = Observation()
-    started = time.monotonic()
-    result, phase = "error", None
-    try:
-        yield observation
-        result = "ok"
-    except ClaimUnavailable as refusal:
-        result, phase = refusal.reason, refusal.phase
-        raise
-    finally:
-        batch = observation.batch
+    def __init__(self, *, using: str, engine: Engine, demand: int) -> None:
+        self._using = using
+        self._engine = engine
+        self._demand = demand
+        self.batch: ClaimBatch | None = None
+
+    def __enter__(self) -> Self:
+        self._started = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        refusal = error if isinstance(error, ClaimUnavailable) else None
+        batch = self.batch
         claim_observed.send_robust(
-            sender=type(engine),
-            using=using,
-            engine=engine.name,
-            result=result,
-            phase=phase,
-            demand=demand,
-            duration=time.monotonic() - started,
+            sender=type(self._engine),
+            using=self._using,
+            engine=self._engine.name,
+            result=refusal.reason if refusal else "error" if error else "ok",
+            phase=refusal.phase if refusal else None,
+            demand=self._demand,
+            duration=time.monotonic() - self._started,
             inspections=batch.call.inspections if batch else 0,
-            outcomes=_kinds(batch) if batch else Counter(),
+            outcomes=_kinds(batch) if batch else {},
             denials=dict(batch.call.denials) if batch else {},
             claim_attempts=sum(map(_attempt, batch.leases)) if batch else 0,
         )
 
 
-def _kinds(batch: ClaimBatch) -> Counter[str]:
-    kinds = {_LEASED[work]: count for work, count in Counter(map(_work_class, batch.leases)).items()}
-    return Counter(kinds) + Counter(_POISONED[run.work_class] for run in batch.poisoned)
+def _kinds(batch: ClaimBatch) -> dict[str, int]:
+    kinds: dict[str, int] = {}
+    for words, runs in ((_LEASED, batch.leases), (_POISONED, batch.poisoned)):
+        for run in runs:
+            kind = words[run.work_class]
+            kinds[kind] = kinds.get(kind, 0) + 1
+    return kinds

@@ -45,9 +45,8 @@ def rows(alias: str, sql: str, params: Mapping[str, Any]) -> list[tuple[Any, ...
 
 def prepared_rows(alias: str, sql: str, params: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """As `rows()`, for a statement that workers send all the time."""
-    with _guard(alias), prepared.cursor(connections[alias]) as cursor:
-        cursor.execute(sql, params)
-        return list(cursor.fetchall())
+    with _guard(alias):
+        return prepared.fetch(connections[alias], sql, params)[1]
 
 
 def _guard(alias: str) -> AbstractContextManager[object]:

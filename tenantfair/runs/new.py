@@ -9,12 +9,13 @@ from datetime import datetime, timedelta
 from enum import Enum
 from types import NoneType
 from typing import Any, Final, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from tenantfair import payloads
 from tenantfair.compat import AnyTask, Task
 from tenantfair.conf import Settings, get_settings
 from tenantfair.exceptions import InvalidPayload, InvalidRun, InvalidTenant
+from tenantfair.run_ids import new_run_id
 from tenantfair.runs import _arguments
 from tenantfair.tenants import validate_tenant
 
@@ -94,7 +95,7 @@ class Preparation:
             limit = _arguments.count(new.retry_limit, what="retry_limit", low=0, high=32_767)
         args, kwargs = self._payload(new.args, new.kwargs)
         return Columns(
-            uuid4() if new.run_id is None else _arguments.run_id(new.run_id),
+            new_run_id() if new.run_id is None else _arguments.run_id(new.run_id),
             self._tenant(new.tenant_id, task),
             path,
             args,

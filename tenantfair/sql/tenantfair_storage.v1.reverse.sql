@@ -1,3 +1,4 @@
+ALTER INDEX tenantfair_run_run_id_key RESET (fillfactor);
 ALTER INDEX tenantfair_run_pkey RESET (fillfactor);
 ALTER TABLE tenantfair_run RESET (autovacuum_vacuum_threshold, autovacuum_vacuum_scale_factor, toast_tuple_target);
 ALTER TABLE tenantfair_schedule RESET (fillfactor, autovacuum_vacuum_scale_factor);

@@ -20,6 +20,7 @@ ALTER TABLE tenantfair_run
 -- Each claim and outcome adds an entry beside the run's others, for a row version that moved: without room there, a full
 -- page is searched for dead ones again and again.
 ALTER INDEX tenantfair_run_pkey SET (fillfactor = 50);
+ALTER INDEX tenantfair_run_run_id_key SET (fillfactor = 50);
 
 -- There are rows already when the install was reversed and comes forward again: positions go on after the
 -- last one, and what changed without the triggers is counted anew.

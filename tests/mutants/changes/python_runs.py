@@ -289,4 +289,20 @@ MUTANTS = (
         breaks="enqueue_many creates all of its runs or none (contract 4, item 104)",
         killed_by=("test_runs_enqueue.py::test_one_duplicate_leaves_nothing_of_its_batch",),
     ),
+    Mutant(
+        name="run-ids-lose-their-order",
+        file="run_ids.py",
+        old="fraction = nanoseconds * 4096 // 1_000_000",
+        new="fraction = nanoseconds // 1_000_000",
+        breaks="run ids come in the order of time (decision 0016)",
+        killed_by=("test_run_ids.py::test_an_id_is_a_version_7_uuid_of_its_moment",),
+    ),
+    Mutant(
+        name="run-ids-can-be-guessed",
+        file="run_ids.py",
+        old="int.from_bytes(os.urandom(8)) >> 2",
+        new="int.from_bytes(os.urandom(2)) >> 2",
+        breaks="nobody can guess another run's id (decision 0016)",
+        killed_by=("test_run_ids.py::test_ids_of_one_moment_differ_in_all_their_random_bits",),
+    ),
 )

@@ -154,4 +154,20 @@ MUTANTS = (
         breaks="future runs are inactive, not queued (contract 2, item 133)",
         killed_by=("test_policy.py::test_inspect_counts_each_admission_state_and_nothing_else",),
     ),
+    Mutant(
+        name="run-ids-of-raw-sql-say-another-version",
+        file="sql/tenantfair_new_run_id.v1.sql",
+        old="set_bit(set_bit(v_bytes, 52, 1), 53, 1)",
+        new="set_bit(v_bytes, 52, 1)",
+        breaks="a run inserted without an id gets a version 7 UUID (decision 0016)",
+        killed_by=("test_run_ids.py::test_raw_sql_gets_such_an_id_from_the_database",),
+    ),
+    Mutant(
+        name="run-ids-of-raw-sql-lose-their-order",
+        file="sql/tenantfair_new_run_id.v1.sql",
+        old="floor(extract(epoch FROM clock_timestamp()) * 1000)",
+        new="floor(random() * 1000000000)",
+        breaks="run ids come in the order of time (decision 0016)",
+        killed_by=("test_run_ids.py::test_raw_sql_gets_such_an_id_from_the_database",),
+    ),
 )

@@ -6,10 +6,8 @@ else. Times are seconds relative to `NOW`, the time that a call is told it is.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +18,7 @@ from psycopg import sql
 from psycopg.rows import namedtuple_row
 
 from tenantfair.sql import install, load
+from tests.rows import in_background, result
 
 Session = psycopg.Connection[Any]
 
@@ -371,24 +370,6 @@ def stopping_before_locks() -> str:
         after=") AS page",
     )
     return inserted(text, "                PERFORM tests_barrier();", before="SELECT array_agg(locked.id)")
-
-
-def in_background(work: Callable[[], Any]) -> Future[Any]:
-    """Run `work` in a thread of its own; the future carries its result or its exception."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
-def result(future: Future[Any]) -> Any:
-    return future.result(timeout=_LONGEST_WAIT_SECONDS)
 
 
 def clear(session: Session) -> None:

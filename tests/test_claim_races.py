@@ -9,7 +9,8 @@ from threading import Barrier
 
 import pytest
 
-from tests.claim_support import NOW, SHIPPED, Bench, Session, at, bench, in_background, inserted, result
+from tests.claim_support import NOW, SHIPPED, Bench, Session, at, bench, inserted
+from tests.rows import in_background, result
 
 pytestmark = pytest.mark.django_db
 

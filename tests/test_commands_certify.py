@@ -14,7 +14,8 @@ from django.db import connections
 
 from tests.certify.demo_load import forgetful
 from tests.certify.scene import claim
-from tests.claim_support import Bench, bench, in_background, result
+from tests.claim_support import Bench, bench
+from tests.rows import in_background, result
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

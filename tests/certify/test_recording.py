@@ -25,8 +25,9 @@ from tenantfair.certify import (
 from tenantfair.certify.triggers import Unstoppable
 from tenantfair.claim import claim_due
 from tests.certify.scene import Scene, certified, claim
-from tests.claim_support import Bench, bench, in_background, result
+from tests.claim_support import Bench, bench
 from tests.domains import migrate, scratch_alias
+from tests.rows import in_background, result
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -18,7 +18,7 @@ from psycopg import sql
 from psycopg.rows import namedtuple_row
 
 from tenantfair.sql import install, load
-from tests.rows import in_background, result
+from tests.rows import LOCKED_HERE, in_background, result
 
 Session = psycopg.Connection[Any]
 
@@ -39,6 +39,9 @@ BEGIN
     RETURN true;
 END $$
 """
+_ARRIVED = (
+    f"SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7301 AND {LOCKED_HERE})"
+)
 _ADMITTED = "SELECT id FROM tenantfair_run WHERE scope_key = %s AND tenant_admitted_at IS NOT NULL ORDER BY 1"
 _LONGEST_WAIT_SECONDS = 20
 
@@ -317,16 +320,16 @@ class Gate:
         self._session.execute("SELECT pg_advisory_lock(7302)")
 
     def await_arrival(self) -> None:
-        self._until("SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7301)")
+        deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
+        while not self.somebody_came():
+            assert time.monotonic() < deadline, "nobody came"
+            time.sleep(0.002)
+
+    def somebody_came(self) -> bool:
+        return bool(self._session.execute(_ARRIVED).fetchone()[0])
 
     def open(self) -> None:
         self._session.execute("SELECT pg_advisory_unlock(7302)")
-
-    def _until(self, condition: str) -> None:
-        deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
-        while not self._session.execute(condition).fetchone()[0]:
-            assert time.monotonic() < deadline, "nobody came"
-            time.sleep(0.002)
 
 
 def install_as(name: str, text: str) -> str:

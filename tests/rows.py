@@ -18,6 +18,9 @@ from psycopg import sql
 
 Session = psycopg.Connection[tuple[Any, ...]]
 
+# For pg_locks, which shows those of the whole server: other tests may run beside in databases of their own.
+LOCKED_HERE: LiteralString = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+
 # The columns that decide a run's state; what a state does not name is null.
 STATE_COLUMNS = (
     "status",

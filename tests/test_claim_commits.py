@@ -14,12 +14,12 @@ from tenantfair.claim import ClaimBatch, claim_due
 from tenantfair.conf import get_settings
 from tenantfair.exceptions import ConfigurationError
 from tests.factories import policy_in_force, run_in
-from tests.rows import in_background, result, sessions
+from tests.rows import LOCKED_HERE, in_background, result, sessions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 DOOR = "8386095534873608192 | 'tenantfair_policy'::regclass::oid::bigint"
-WAITS_AT_THE_DOOR = "SELECT true FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+WAITS_AT_THE_DOOR = f"SELECT true FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {LOCKED_HERE}"
 
 
 @pytest.fixture(params=["tenant_fair", "legacy"], autouse=True)

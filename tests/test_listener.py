@@ -242,7 +242,8 @@ def test_notification_with_a_payload_is_not_ours(payload: str, wakes: bool) -> N
 def test_a_lost_listener_comes_back_and_wakes_for_what_it_may_have_missed() -> None:
     with listening() as (listener, woken), sessions() as another:
         killed = another().execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'listening test'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'listening test' AND datname = current_database()"
         )
         assert killed.fetchall() == [(True,)]
         assert woken.acquire(timeout=LONGEST_WAIT_SECONDS)
@@ -263,7 +264,7 @@ def test_a_worker_is_woken_long_before_its_next_poll() -> None:
             until(
                 lambda: observer.execute(
                     "SELECT FROM pg_stat_activity WHERE application_name = 'woken'"
-                    " AND query LIKE 'LISTEN%' AND query NOT LIKE '%trial%'"
+                    " AND query LIKE 'LISTEN%' AND query NOT LIKE '%trial%' AND datname = current_database()"
                 ).fetchall(),
                 "the worker listens",
             )

@@ -255,7 +255,7 @@ def test_an_outcome_survives_the_loss_of_every_session_of_the_worker(other: Sess
         until(lambda: runs.get(first.run_id).state == "completed", "all sessions have been used")
         run = queue("meet", "sessions")
         GATES.wait("sessions started")
-        mine = "application_name = 'loses its sessions'"
+        mine = "application_name = 'loses its sessions' AND datname = current_database()"
         query = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}"
         assert len(other.execute(query).fetchall()) >= 3
         GATES["sessions"].set()

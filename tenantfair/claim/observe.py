@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from operator import attrgetter
 from types import TracebackType
 from typing import Final, Self
@@ -52,16 +53,15 @@ class Observation:
             demand=self._demand,
             duration=time.monotonic() - self._started,
             inspections=batch.call.inspections if batch else 0,
-            outcomes=_kinds(batch) if batch else {},
+            outcomes=_kinds(batch) if batch else Counter(),
             denials=dict(batch.call.denials) if batch else {},
             claim_attempts=sum(map(_attempt, batch.leases)) if batch else 0,
         )
 
 
-def _kinds(batch: ClaimBatch) -> dict[str, int]:
-    kinds: dict[str, int] = {}
+def _kinds(batch: ClaimBatch) -> Counter[str]:
+    kinds: Counter[str] = Counter()
     for words, runs in ((_LEASED, batch.leases), (_POISONED, batch.poisoned)):
         for run in runs:
-            kind = words[run.work_class]
-            kinds[kind] = kinds.get(kind, 0) + 1
+            kinds[words[run.work_class]] += 1
     return kinds

@@ -167,6 +167,26 @@ class Run(models.Model):
         default=new_run_id,
         db_default=Func(function="tenantfair_new_run_id", output_field=models.UUIDField()),
     )
+
+    # Of fixed width and never null first: a claim reads them without walking over texts (decision 0005).
+    claim_attempts = models.IntegerField(_("starts since the last outcome"), db_default=0)
+    claim_abandons = models.IntegerField(_("abandons"), db_default=0)
+    checkpoint_seq = models.BigIntegerField(_("checkpoints"), db_default=0)
+    failures = models.IntegerField(_("failed attempts"), db_default=0)
+    retry_limit = models.SmallIntegerField(_("retry limit"), db_default=3)
+    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
+    updated_at = models.DateTimeField(_("updated at"), db_default=Now())
+
+    wake_at = models.DateTimeField(_("due at"), null=True)
+    claimed_at = models.DateTimeField(_("claimed at"), null=True)
+    tenant_admitted_at = models.DateTimeField(_("admitted at"), null=True)
+    claim_token = models.UUIDField(null=True)
+    started_at = models.DateTimeField(_("first started at"), null=True)
+    last_attempted_at = models.DateTimeField(_("last started at"), null=True)
+    poisoned_at = models.DateTimeField(_("poisoned at"), null=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+
+    status = models.TextField(_("status"), choices=Status, db_default=Status.RUNNING)
     # NULL and '' differ on purpose: NULL is the tenantless scope, '' is refused.
     tenant_id = models.TextField(_("tenant"), null=True, db_collation="C")  # noqa: DJ001
     scope_key = models.GeneratedField(
@@ -174,8 +194,12 @@ class Run(models.Model):
         output_field=models.TextField(_("scope"), db_collation="C"),
         db_persist=True,
     )
-
     task_path = models.TextField(_("task"))
+    queue_name = models.TextField(_("queue"), db_default="default")
+    backend = models.TextField(_("backend alias"), db_default="default")
+    claimed_by = models.TextField(_("claimed by"), null=True)  # noqa: DJ001 - no claim, no name
+    poison_reason = models.TextField(_("poison reason"), null=True)  # noqa: DJ001 - no poison, no reason
+
     args = models.JSONField(_("arguments"), default=list, db_default=Value([], models.JSONField()))
     kwargs = models.JSONField(_("keyword arguments"), default=dict, db_default=Value({}, models.JSONField()))
     state = models.JSONField(_("saved state"), null=True)
@@ -183,30 +207,8 @@ class Run(models.Model):
     pending_signals = models.JSONField(
         _("pending signals"), default=list, db_default=Value([], models.JSONField())
     )
-    queue_name = models.TextField(_("queue"), db_default="default")
-    backend = models.TextField(_("backend alias"), db_default="default")
-    retry_limit = models.SmallIntegerField(_("retry limit"), db_default=3)
-
-    status = models.TextField(_("status"), choices=Status, db_default=Status.RUNNING)
-    wake_at = models.DateTimeField(_("due at"), null=True)
-    claim_token = models.UUIDField(null=True)
-    claimed_at = models.DateTimeField(_("claimed at"), null=True)
-    claimed_by = models.TextField(_("claimed by"), null=True)  # noqa: DJ001 - no claim, no name
-    tenant_admitted_at = models.DateTimeField(_("admitted at"), null=True)
-    claim_attempts = models.IntegerField(_("starts since the last outcome"), db_default=0)
-    claim_abandons = models.IntegerField(_("abandons"), db_default=0)
-    failures = models.IntegerField(_("failed attempts"), db_default=0)
-    checkpoint_seq = models.BigIntegerField(_("checkpoints"), db_default=0)
-    poisoned_at = models.DateTimeField(_("poisoned at"), null=True)
-    poison_reason = models.TextField(_("poison reason"), null=True)  # noqa: DJ001 - no poison, no reason
     errors = models.JSONField(_("errors"), default=list, db_default=Value([], models.JSONField()))
     worker_ids = models.JSONField(_("workers"), default=list, db_default=Value([], models.JSONField()))
-
-    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
-    started_at = models.DateTimeField(_("first started at"), null=True)
-    last_attempted_at = models.DateTimeField(_("last started at"), null=True)
-    finished_at = models.DateTimeField(_("finished at"), null=True)
-    updated_at = models.DateTimeField(_("updated at"), db_default=Now())
 
     class Meta:
         verbose_name = _("run")
@@ -239,11 +241,13 @@ class Run(models.Model):
             ),
         ]
         # Every index whose condition a claimed row still meets costs one entry per claim, so conditions
-        # are disjoint and listings of finished rows are partial (docs/explanation/storage).
+        # are disjoint and listings of finished rows are partial (docs/explanation/storage). What a claim only
+        # looks at on its way around the ring is in the index (decision 0005).
         indexes: ClassVar = [
             models.Index(
                 name="tenantfair_run_queued",
                 fields=["scope_key", "wake_at", "id"],
+                include=["claim_attempts"],
                 condition=Q(wake_at__isnull=False, tenant_admitted_at__isnull=True),
             ),
             models.Index(
@@ -254,6 +258,7 @@ class Run(models.Model):
             models.Index(
                 name="tenantfair_run_claimed",
                 fields=["scope_key", "claimed_at", "id"],
+                include=["tenant_admitted_at"],
                 condition=Q(claim_token__isnull=False),
             ),
             # Names the status too, so that a claim's query for one scope cannot be planned over it.

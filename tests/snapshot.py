@@ -73,7 +73,8 @@ ORDER BY g.tgrelid, g.tgname COLLATE "C"
 
 FUNCTIONS = """
 SELECT
-    p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), l.lanname,
+    p.proname, pg_get_function_arguments(p.oid), coalesce(pg_get_function_result(p.oid), 'nothing'),
+    l.lanname,
     p.prokind::text, p.provolatile::text, p.proparallel::text, p.proisstrict, p.prosecdef, p.proconfig,
     md5(p.prosrc), obj_description(p.oid, 'pg_proc')
 FROM pg_proc AS p

@@ -10,7 +10,7 @@ import pytest
 
 from tenantfair import claim, metrics
 from tenantfair.claim import due_work_exists
-from tenantfair.claim.base import Answer
+from tenantfair.claim.base import Answer, ClaimBatch
 from tenantfair.claim.tenant_fair import TenantFair
 from tenantfair.exceptions import ClaimUnavailable, InactiveEngine, SchemaMismatch
 from tenantfair.models import Policy, Run
@@ -180,6 +180,25 @@ def test_an_unfilled_claim_is_followed_by_others_until_a_lap_is_done() -> None:
     policy = Policy.objects.get()
     assert (policy.scan_laps, policy.scan_ring_position) >= (1, 0)
     assert set(bench.results) == {"ok"}
+
+
+def test_a_walk_in_vain_goes_on_in_one_exchange_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call looks at 32 idle scopes; what follows, to a lap from where it began, is one question."""
+    for number in range(70):
+        run_in("scheduled", tenant_id=f"idle {number}")
+    run_in("queued", tenant_id="last")
+    claimed, ends = claim.claim_due, []
+
+    def claim_due(demand: int, **options: Any) -> ClaimBatch:
+        ends.append(options["until"])
+        return claimed(demand, **options)
+
+    monkeypatch.setattr(claim, "claim_due", claim_due)
+    with Bench(places=2) as bench:
+        bench.until_launched(1)
+
+    assert ends == [None, (1, 0)]
+    assert len(bench.demands) == 3
 
 
 def test_nothing_that_could_be_granted_is_no_claim() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, tzinfo
 from typing import Any, Final
 
 from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenantfair import prepared
+from tenantfair.claim import lap
 from tenantfair.claim.base import Answer, Call, ClaimBatch, Engine, Lease, Poisoned, Preference
 from tenantfair.claim.decode import another_shape, is_unflushed
 from tenantfair.claim.legacy import Legacy
@@ -40,6 +42,7 @@ def claim_due(
     engine: Engine | None = None,
     using: str | None = None,
     now: datetime | None = None,
+    until: tuple[int, int] | None = None,
     allow_in_transaction: bool = False,
 ) -> ClaimBatch:
     """Claim up to `demand` runs in one statement that commits by itself, and return what was granted.
@@ -47,26 +50,40 @@ def claim_due(
     `preference` matters at demand one: it picks between ready and expired work of one admission tier.
     Due, lease and expiry are decided by the database's clock; `now` replaces it in tests.
 
+    With `until`, a place of the cursor as (laps, ring position), a call that is granted nothing is followed
+    by another, in a transaction of its own, until one is granted something, the cursor has come to that
+    place, or 32 are made. They cost one exchange with the server (decision 0017). The batch is that of
+    the last.
+
     Raises `ClaimUnavailable`; its reason is `open_transaction` inside an atomic block or with autocommit off,
     where the domain's policy row would stay locked until somebody else's commit; `allow_in_transaction` lifts
-    that for tests. Raises `SchemaMismatch` when the database's function is another version's.
+    that for tests, and for a single call. Raises `SchemaMismatch` when the database's function is another
+    version's.
     """
     settings = get_settings()
     alias = using or settings.database
     chosen = engine or _ENGINES[settings.engine]
     with Observation(using=alias, engine=chosen, demand=demand) as observation:
         connection = connections[alias]
-        if not (allow_in_transaction or connection.get_autocommit()):
-            raise ClaimUnavailable("open_transaction")
-        plan = chosen.plan(demand=demand, preference=preference, now=now)
-        # Somebody else's transaction keeps its own durability.
         own = connection.get_autocommit()
+        if not own and (until is not None or not allow_in_transaction):
+            raise ClaimUnavailable("open_transaction")
+        plan = chosen.plan(demand=demand, preference=preference, now=now, until=until)
+        # Somebody else's transaction keeps its own durability.
         unflushed = own and settings.claim_commits == "asynchronous"
         answer = _fetch(connection, plan.sql, {**plan.params, "own": own, "unflushed": unflushed})
+        waits = own and not unflushed
+        if plan.lap:
+            *earlier, answer = lap.answers(answer, _zone(connection))
+            observation.earlier = [chosen.decode(each, demand=demand).call for each in earlier]
+        else:
+            waits = waits and is_unflushed(answer)
         batch = chosen.decode(answer, demand=demand)
-        if own and not unflushed and batch.call.outcomes and is_unflushed(answer):
+        if waits and batch.call.outcomes:
             # Nothing starts that a crash of the server could forget.
             _fetch(connection, load("flush_claims"), {})
+        if observation.earlier:
+            batch = replace(batch, earlier=observation.earlier)
         observation.batch = batch
         return batch
 
@@ -84,6 +101,12 @@ def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any])
     if connection.timezone is None:
         found = [tuple(map(_naive, row)) for row in found]
     return Answer(columns, found)
+
+
+def _zone(connection: BaseDatabaseWrapper) -> tzinfo | None:
+    """Return the zone of times that the driver loads on this connection; None when they are to have none."""
+    session: Any = connection.connection
+    return None if connection.timezone is None else session.info.timezone
 
 
 def _naive(value: Any) -> Any:

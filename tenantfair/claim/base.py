@@ -83,19 +83,24 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimBatch:
-    """The outcomes of one claim call in the order they were granted."""
+    """The outcomes of one claim call in the order they were granted.
+
+    `earlier` are the calls before it, where `claim_due(until=...)` made several; they were granted nothing.
+    """
 
     leases: Sequence[Lease]
     poisoned: Sequence[Poisoned]
     call: Call
+    earlier: Sequence[Call] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """One statement and its parameters."""
+    """One statement and its parameters. A `lap` answers for several calls, with one array of rows."""
 
     sql: str
     params: Mapping[str, Any]
+    lap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +116,18 @@ class Engine(Protocol):
 
     name: str
 
-    def plan(self, *, demand: int, preference: Preference | None, now: datetime | None = None) -> Plan:
-        """Return the statement that claims up to `demand` runs; `now` None is the database's clock."""
+    def plan(
+        self,
+        *,
+        demand: int,
+        preference: Preference | None,
+        now: datetime | None = None,
+        until: tuple[int, int] | None = None,
+    ) -> Plan:
+        """Return the statement that claims up to `demand` runs; `now` None is the database's clock.
+
+        With `until`, (laps, cursor), one that goes on to there, if there is a ring to go around.
+        """
 
     def decode(self, answer: Answer, *, demand: int) -> ClaimBatch:
-        """Turn its rows into a batch; `ClaimUnavailable` when they hold an error row."""
+        """Turn the rows of one call into a batch; `ClaimUnavailable` when they hold an error row."""

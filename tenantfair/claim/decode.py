@@ -64,8 +64,12 @@ def is_unflushed(answer: Answer) -> bool:
 
 def decode_outcomes(answer: Answer) -> tuple[list[Lease], list[Poisoned]]:
     """Return the outcome rows as leases and poisoned runs, each in the order they were granted."""
-    kind, token, order, lease, poisoned = _readers(tuple(answer.columns))
-    outcomes = sorted((row for row in answer.rows if row[kind] == "outcome"), key=order)
+    kind = answer.columns.index("row_kind")
+    outcomes = [row for row in answer.rows if row[kind] == "outcome"]
+    if not outcomes:
+        return [], []
+    token, order, lease, poisoned = _readers(tuple(answer.columns))
+    outcomes.sort(key=order)
     return (
         [_lease(lease(row)) for row in outcomes if row[token] is not None],
         [
@@ -81,13 +85,13 @@ _Reader = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 @lru_cache(maxsize=8)
-def _readers(columns: tuple[str, ...]) -> tuple[int, int, _Reader, _Reader, _Reader]:
-    """Return where a row has its kind and its token, and what reads its place, a lease and a poisoned run."""
+def _readers(columns: tuple[str, ...]) -> tuple[int, _Reader, _Reader, _Reader]:
+    """Return where a row has its token, and what reads its place, a lease and a poisoned run."""
     places = {name: place for place, name in enumerate(columns)}
     order, lease, poisoned = (
         itemgetter(*(places[name] for name in names)) for names in (_ORDER, _LEASE_COLUMNS, _POISONED)
     )
-    return places["row_kind"], places["claim_token"], order, lease, poisoned
+    return places["claim_token"], order, lease, poisoned
 
 
 def _lease(columns: Sequence[Any]) -> Lease:

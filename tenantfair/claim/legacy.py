@@ -14,8 +14,15 @@ class Legacy:
 
     name = "legacy"
 
-    def plan(self, *, demand: int, preference: Preference | None, now: datetime | None = None) -> Plan:
-        """Return the claim statement; age alone decides, so `preference` changes nothing."""
+    def plan(
+        self,
+        *,
+        demand: int,
+        preference: Preference | None,
+        now: datetime | None = None,
+        until: tuple[int, int] | None = None,
+    ) -> Plan:
+        """Return the claim statement; age alone decides, whatever `preference` says, and there is no ring."""
         return Plan(sql=load("legacy_claim"), params={"now": now, "demand": demand})
 
     @known_shape()

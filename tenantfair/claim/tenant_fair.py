@@ -1,4 +1,4 @@
-"""The engine of exact caps and bounded rotation: one call of the six-argument function."""
+"""The engine of exact caps and bounded rotation: calls of the six-argument function."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ class TenantFair:
 
     name = "tenant_fair"
 
-    def plan(self, *, demand: int, preference: Preference | None, now: datetime | None = None) -> Plan:
+    def plan(
+        self,
+        *,
+        demand: int,
+        preference: Preference | None,
+        now: datetime | None = None,
+        until: tuple[int, int] | None = None,
+    ) -> Plan:
         """Return the claim statement; `now` is for tests, None is the database's clock."""
-        return Plan(
-            sql=load("claim"),
-            params={"now": now, "demand": demand, "preference": preference, "trace": False},
-        )
+        params = {"now": now, "demand": demand, "preference": preference}
+        if until is None:
+            return Plan(sql=load("claim"), params={**params, "trace": False})
+        laps, cursor = until
+        return Plan(sql=load("claim_lap"), params={**params, "laps": laps, "cursor": cursor}, lap=True)
 
     @known_shape()
     def decode(self, answer: Answer, *, demand: int) -> ClaimBatch:

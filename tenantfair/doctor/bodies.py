@@ -11,7 +11,7 @@ from tenantfair import schema, sql
 
 _FILE: Final = re.compile(r"(?P<stem>\w+)\.v(?P<version>\d+)\.sql")
 _FUNCTION: Final = re.compile(
-    r"^CREATE OR REPLACE FUNCTION (?P<name>\w+)\(.*?\$(?P=name)\$(?P<body>.*?)\$(?P=name)\$",
+    r"^CREATE OR REPLACE (?:FUNCTION|PROCEDURE) (?P<name>\w+)\(.*?\$(?P=name)\$(?P<body>.*?)\$(?P=name)\$",
     re.DOTALL | re.MULTILINE,
 )
 

@@ -117,6 +117,48 @@ class Migration(migrations.Migration):
                         verbose_name="run id",
                     ),
                 ),
+                (
+                    "claim_attempts",
+                    models.IntegerField(db_default=0, verbose_name="starts since the last outcome"),
+                ),
+                ("claim_abandons", models.IntegerField(db_default=0, verbose_name="abandons")),
+                ("checkpoint_seq", models.BigIntegerField(db_default=0, verbose_name="checkpoints")),
+                ("failures", models.IntegerField(db_default=0, verbose_name="failed attempts")),
+                ("retry_limit", models.SmallIntegerField(db_default=3, verbose_name="retry limit")),
+                (
+                    "enqueued_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="enqueued at"
+                    ),
+                ),
+                (
+                    "updated_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="updated at"
+                    ),
+                ),
+                ("wake_at", models.DateTimeField(null=True, verbose_name="due at")),
+                ("claimed_at", models.DateTimeField(null=True, verbose_name="claimed at")),
+                ("tenant_admitted_at", models.DateTimeField(null=True, verbose_name="admitted at")),
+                ("claim_token", models.UUIDField(null=True)),
+                ("started_at", models.DateTimeField(null=True, verbose_name="first started at")),
+                ("last_attempted_at", models.DateTimeField(null=True, verbose_name="last started at")),
+                ("poisoned_at", models.DateTimeField(null=True, verbose_name="poisoned at")),
+                ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
+                (
+                    "status",
+                    models.TextField(
+                        choices=[
+                            ("running", "running"),
+                            ("waiting", "waiting"),
+                            ("completed", "completed"),
+                            ("failed", "failed"),
+                            ("cancelled", "cancelled"),
+                        ],
+                        db_default="running",
+                        verbose_name="status",
+                    ),
+                ),
                 ("tenant_id", models.TextField(db_collation="C", null=True, verbose_name="tenant")),
                 (
                     "scope_key",
@@ -129,6 +171,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("task_path", models.TextField(verbose_name="task")),
+                ("queue_name", models.TextField(db_default="default", verbose_name="queue")),
+                ("backend", models.TextField(db_default="default", verbose_name="backend alias")),
+                ("claimed_by", models.TextField(null=True, verbose_name="claimed by")),
+                ("poison_reason", models.TextField(null=True, verbose_name="poison reason")),
                 (
                     "args",
                     models.JSONField(
@@ -155,37 +201,6 @@ class Migration(migrations.Migration):
                         verbose_name="pending signals",
                     ),
                 ),
-                ("queue_name", models.TextField(db_default="default", verbose_name="queue")),
-                ("backend", models.TextField(db_default="default", verbose_name="backend alias")),
-                ("retry_limit", models.SmallIntegerField(db_default=3, verbose_name="retry limit")),
-                (
-                    "status",
-                    models.TextField(
-                        choices=[
-                            ("running", "running"),
-                            ("waiting", "waiting"),
-                            ("completed", "completed"),
-                            ("failed", "failed"),
-                            ("cancelled", "cancelled"),
-                        ],
-                        db_default="running",
-                        verbose_name="status",
-                    ),
-                ),
-                ("wake_at", models.DateTimeField(null=True, verbose_name="due at")),
-                ("claim_token", models.UUIDField(null=True)),
-                ("claimed_at", models.DateTimeField(null=True, verbose_name="claimed at")),
-                ("claimed_by", models.TextField(null=True, verbose_name="claimed by")),
-                ("tenant_admitted_at", models.DateTimeField(null=True, verbose_name="admitted at")),
-                (
-                    "claim_attempts",
-                    models.IntegerField(db_default=0, verbose_name="starts since the last outcome"),
-                ),
-                ("claim_abandons", models.IntegerField(db_default=0, verbose_name="abandons")),
-                ("failures", models.IntegerField(db_default=0, verbose_name="failed attempts")),
-                ("checkpoint_seq", models.BigIntegerField(db_default=0, verbose_name="checkpoints")),
-                ("poisoned_at", models.DateTimeField(null=True, verbose_name="poisoned at")),
-                ("poison_reason", models.TextField(null=True, verbose_name="poison reason")),
                 (
                     "errors",
                     models.JSONField(
@@ -196,21 +211,6 @@ class Migration(migrations.Migration):
                     "worker_ids",
                     models.JSONField(
                         db_default=models.Value([], models.JSONField()), default=list, verbose_name="workers"
-                    ),
-                ),
-                (
-                    "enqueued_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="enqueued at"
-                    ),
-                ),
-                ("started_at", models.DateTimeField(null=True, verbose_name="first started at")),
-                ("last_attempted_at", models.DateTimeField(null=True, verbose_name="last started at")),
-                ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
-                (
-                    "updated_at",
-                    models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="updated at"
                     ),
                 ),
             ],
@@ -304,6 +304,7 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("tenant_admitted_at__isnull", True), ("wake_at__isnull", False)),
                 fields=["scope_key", "wake_at", "id"],
+                include=["claim_attempts"],
                 name="tenantfair_run_queued",
             ),
         ),
@@ -320,6 +321,7 @@ class Migration(migrations.Migration):
             index=models.Index(
                 condition=models.Q(("claim_token__isnull", False)),
                 fields=["scope_key", "claimed_at", "id"],
+                include=["tenant_admitted_at"],
                 name="tenantfair_run_claimed",
             ),
         ),

@@ -5,6 +5,7 @@ from django.db import migrations
 from tenantfair.sql import install, load
 
 CLAIM = "tenantfair_claim(timestamptz, timestamptz, integer, integer, text, boolean)"
+CLAIM_LAP = "tenantfair_claim_lap(timestamptz, integer, text, bigint, bigint, text[])"
 
 
 class Migration(migrations.Migration):
@@ -36,4 +37,5 @@ class Migration(migrations.Migration):
             install("tenantfair_truncate_guard.v1"), "DROP FUNCTION tenantfair_truncate_guard() CASCADE"
         ),
         migrations.RunSQL(install("tenantfair_claim.v1"), f"DROP FUNCTION {CLAIM}"),
+        migrations.RunSQL(install("tenantfair_claim_lap.v1"), f"DROP PROCEDURE {CLAIM_LAP}"),
     ]

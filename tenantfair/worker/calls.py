@@ -31,10 +31,11 @@ class Calls:
         self.more_until = 0.0
         self.seconds = 0.0
 
-    def claim(self, demand: int, *, asks: bool) -> ClaimBatch | None:
+    def claim(self, demand: int, *, asks: bool, until: tuple[int, int] | None = None) -> ClaimBatch | None:
         """Make one call; None, and no call, when it `asks` first and nothing could be granted.
 
-        The question is left out while more work is expected anyway.
+        The question is left out while more work is expected anyway. With `until`, calls that are granted
+        nothing go on to that place of the cursor.
         """
         with _turns[self._alias]:
             began = self.asked_at = time.monotonic()
@@ -44,7 +45,10 @@ class Calls:
                         return None
                     self.asked_at = time.monotonic()
                 batch = claim.claim_due(
-                    demand, preference=self._preference if demand == 1 else None, using=self._alias
+                    demand,
+                    preference=self._preference if demand == 1 else None,
+                    using=self._alias,
+                    until=until,
                 )
             finally:
                 self.seconds += time.monotonic() - began

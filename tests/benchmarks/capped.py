@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 from tests.benchmarks import seeds, site
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.claimers import FACADE, FLOOR, OWN_FLOOR, THROUGH, Claim, claimer, finisher, rehearse
+from tests.benchmarks.claimers import (
+    FACADE,
+    FLOOR,
+    OWN_FLOOR,
+    WALKING,
+    Claim,
+    claimer,
+    finisher,
+    rehearse,
+    walker,
+)
 from tests.benchmarks.rows import at_most, make_row
 from tests.benchmarks.server import Connection, connect
 
@@ -46,6 +56,7 @@ def prepare(variant: str, url: str, budget: int) -> Callable[[], tuple[Granted, 
 
         policy.put_scan_budget(budget)
         rehearse(url)
+    walk = walker(variant, url, 1, most_calls=_MOST_CALLS)
     claim, finish = claimer(variant, url, 1), finisher(variant, url)
 
     def measure() -> tuple[Granted, Idle]:
@@ -53,13 +64,11 @@ def prepare(variant: str, url: str, budget: int) -> Callable[[], tuple[Granted, 
         most_calls = over_cap = 0
         for _ in range(_CLAIMS):
             start = time.perf_counter()
-            calls, found = 1, claim()
-            while not found and calls < _MOST_CALLS:
-                calls, found = calls + 1, claim()
+            calls, found = walk()
             times.append(time.perf_counter() - start)
             most_calls = max(most_calls, calls)
-            over_cap += sum(not str(tenant).startswith("f") for tenant, _ in found or [])
-            finish([handle for _, handle in found or []])
+            over_cap += sum(not str(tenant).startswith("f") for tenant, _ in found)
+            finish([handle for _, handle in found])
         granted = Granted(times[0] * 1e3, statistics.median(times) * 1e3, most_calls, over_cap)
         return granted, _idle(claim, url) if variant == FACADE else Idle(0, 0)
 
@@ -118,7 +127,7 @@ def run_w4(bench: Bench) -> None:
         over = [{FACADE: float(sample[FACADE].over_cap)} for sample in granted]
         rows = [{FACADE: float(sample[FACADE][1].rows)} for sample in samples]
         wal = [{FACADE: sample[FACADE][1].wal} for sample in samples]
-        common = {"demand": 1, "through": f"{THROUGH[FACADE]}, runs.finish()"}
+        common = {"demand": 1, "through": f"{WALKING}, runs.finish()"}
         calls = f"{granted[0][FACADE].calls} calls for the slowest grant"
         case = f"10,000 capped, S = {budget:,}"
         bench.add(

@@ -18,10 +18,13 @@ THROUGH = {
     FUNCTION: "tenantfair_claim, prepared by psycopg",
     FACADE: "claim_due(), a worker's session",
 }
+WALKING = "claim_due(), around the ring as a worker goes"
 
 # What was claimed: the tenant, and what a finish needs to name it by. None is a refused call.
 Claimed = list[tuple[str | None, Any]]
 Claim = Callable[[], Claimed | None]
+# How many calls it took, and what the last of them claimed.
+Walk = Callable[[], tuple[int, Claimed]]
 Finish = Callable[[Sequence[Any]], None]
 
 # "= ANY (ARRAY (...))" runs the sub-select once whatever the statistics say.
@@ -69,6 +72,21 @@ def claimer(variant: str, url: str, demand: int) -> Claim:
     return lambda: session.execute(statement, [demand]).fetchall()
 
 
+def walker(variant: str, url: str, demand: int, *, most_calls: int) -> Walk:
+    """Return a callable that claims until something is granted, as a worker's dispatcher does."""
+    if variant == FACADE:
+        return _facade_walker(url, demand, most_calls)
+    claim = claimer(variant, url, demand)
+
+    def walk() -> tuple[int, Claimed]:
+        calls, found = 1, claim()
+        while not found and calls < most_calls:
+            calls, found = calls + 1, claim()
+        return calls, found or []
+
+    return walk
+
+
 def finisher(variant: str, url: str) -> Finish:
     """Return a callable that completes what a claimer of the same variant returned."""
     if variant == FACADE:
@@ -114,6 +132,21 @@ def _facade_claimer(url: str, demand: int) -> Claim:
             return None
 
     return claim
+
+
+def _facade_walker(url: str, demand: int, most_calls: int) -> Walk:
+    site.use_as_worker(url)
+    from tenantfair.claim import claim_due
+
+    def walk() -> tuple[int, Claimed]:
+        batch = claim_due(demand)
+        calls, (laps, cursor) = 1, batch.call.before
+        while not batch.call.outcomes and calls < most_calls:
+            batch = claim_due(demand, until=(laps + 1, cursor))
+            calls += len(batch.earlier) + 1
+        return calls, [(lease.tenant_id, lease) for lease in batch.leases]
+
+    return walk
 
 
 def _facade_finisher(url: str) -> Finish:

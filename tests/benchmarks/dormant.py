@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.benchmarks import seeds, site
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.claimers import FACADE, FLOOR, OWN_FLOOR, THROUGH, claimer, rehearse
+from tests.benchmarks.claimers import FACADE, FLOOR, OWN_FLOOR, WALKING, rehearse, walker
 from tests.benchmarks.end_to_end import worker_process
 from tests.benchmarks.rows import at_most, make_row
 from tests.benchmarks.server import Connection, connect
@@ -42,7 +42,7 @@ def run_w7(bench: Bench) -> None:
             unit="ms",
             demand=1,
             target=at_most(_FIRST_MS),
-            through=THROUGH[FACADE],
+            through=WALKING,
         )
     )
     with bench.databases.copy(template) as name:
@@ -78,12 +78,12 @@ def _put_to_sleep(connection: Connection) -> None:
 def _first_grant_ms(variant: str, url: str) -> float:
     if variant == FACADE:
         rehearse(url)
-    claim = claimer(variant, url, 1)
+    walk = walker(variant, url, 1, most_calls=_MOST_CALLS)
     start = time.perf_counter()
-    for _ in range(_MOST_CALLS):
-        if claim():
-            return (time.perf_counter() - start) * 1e3
-    raise RuntimeError("no call was granted anything")
+    _, found = walk()
+    if not found:
+        raise RuntimeError("no call was granted anything")
+    return (time.perf_counter() - start) * 1e3
 
 
 def _idle_share(url: str) -> float:

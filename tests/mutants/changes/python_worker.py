@@ -38,8 +38,8 @@ MUTANTS = (
     Mutant(
         name="dispatch-stops-after-one-call",
         file="worker/dispatcher.py",
-        old="batch.call.after >= (laps + 1, cursor):",
-        new="batch.call.after >= origin:",
+        old="end = (laps + 1, cursor)",
+        new="end = (laps, cursor)",
         breaks="an unfilled call is followed by others until a lap is done (D11)",
         killed_by=("test_dispatcher.py::test_an_unfilled_claim_is_followed_by_others_until_a_lap_is_done",),
     ),

@@ -133,9 +133,9 @@ class Machine(RuleBasedStateMachine):
             self.steps.recall(before)
             self.steps.do(last)
 
-    @rule(demand=demands, preference=st.sampled_from((None, "ready", "expired")))
-    def claim(self, demand: int, preference: Any) -> None:
-        self.steps.claim(demand, preference)
+    @rule(demand=demands, preference=st.sampled_from((None, "ready", "expired")), walking=st.booleans())
+    def claim(self, demand: int, preference: Any, walking: bool) -> None:
+        self.steps.claim(demand, preference, walking=walking)
 
     @rule(demand=demands, locked=st.sets(numbers, max_size=3), scopes=st.sets(tenants, max_size=2))
     def claim_beside_locks(self, demand: int, locked: set[int], scopes: set[str | None]) -> None:

@@ -213,9 +213,15 @@ class Steps:
     # Claims
 
     def claim(
-        self, demand: int, preference: Any, locked: Collection[int] = (), scopes: Collection[str] = ()
+        self,
+        demand: int,
+        preference: Any,
+        locked: Collection[int] = (),
+        scopes: Collection[str] = (),
+        *,
+        walking: bool = False,
     ) -> None:
-        """Claim, and be granted exactly what the model says."""
+        """Claim, and be granted exactly what the model says; if `walking`, by a walk that is over at once."""
         rows = self.arena.rows()
         told = self._told(rows, locked, scopes)
         now = self.arena.row("SELECT clock_timestamp()")[0]
@@ -226,7 +232,8 @@ class Steps:
             preference=preference,
         )
         assert due_work_exists() or not call.outcomes
-        found = claim_due(demand, preference=preference)
+        found = claim_due(demand, preference=preference, until=(0, 0) if walking else None)
+        assert found.earlier == ()
         names = {row.id: row.run_id for row in rows.values()}
         granted = [lease for lease in call.outcomes if not lease.poison]
         poisoned = [names[lease.id] for lease in call.outcomes if lease.poison]

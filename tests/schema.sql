@@ -187,7 +187,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --         INOUT p_rows text[])
 --     RETURNS nothing
 --     plpgsql, kind p, VOLATILE, PARALLEL UNSAFE, SECURITY INVOKER
---     body md5 c4ed5ba294559a04c56b09af22d50d4c
+--     body md5 7c2ff5cec12e8854ab1508af19535514
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import DataError, OperationalError, connection, connections, transaction
-from django.db.models import Max
 from django.test.utils import CaptureQueriesContext
 from psycopg import errors
 
@@ -43,12 +43,32 @@ def observed() -> Iterator[list[dict[str, Any]]]:
 
 
 def idle(scopes: int) -> None:
-    """So many scopes on the ring that nothing can be granted to."""
-    tomorrow = run_in("scheduled", tenant_id="idle").wake_at
+    """So many further scopes on the ring that nothing can be granted to."""
+    there, tomorrow = Schedule.objects.count(), datetime.now(UTC) + timedelta(days=1)
     Run.objects.bulk_create(
-        Run(tenant_id=f"idle {number}", task_path="tests.task", wake_at=tomorrow)
-        for number in range(1, scopes)
+        Run(tenant_id=f"idle {there + number}", task_path="tests.task", wake_at=tomorrow)
+        for number in range(scopes)
     )
+
+
+@contextmanager
+def on_the_policy(statement: str, condition: str = "true") -> Iterator[None]:
+    """Let a trigger run a PL/pgSQL statement whenever a transaction that has moved the cursor commits."""
+    with connection.cursor() as statements:
+        statements.execute(
+            f"CREATE FUNCTION on_the_policy() RETURNS trigger LANGUAGE plpgsql AS $$"
+            f" BEGIN {statement}; RETURN NULL; END $$"
+        )
+        statements.execute(
+            "CREATE CONSTRAINT TRIGGER zz_on_the_policy AFTER UPDATE ON tenantfair_policy DEFERRABLE"
+            f" INITIALLY DEFERRED FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION on_the_policy()"
+        )
+    try:
+        yield
+    finally:
+        with connection.cursor() as statements:
+            statements.execute("DROP TRIGGER zz_on_the_policy ON tenantfair_policy")
+            statements.execute("DROP FUNCTION on_the_policy()")
 
 
 def cursor() -> tuple[int, int]:
@@ -89,16 +109,16 @@ def test_each_call_begins_where_the_one_before_it_ended() -> None:
 
 
 def test_a_call_that_is_granted_less_than_was_wanted_is_the_last() -> None:
+    """Whoever goes on has fewer places left."""
     idle(BUDGET)
     run_in("queued", tenant_id="one")
-    idle_again = Schedule.objects.aggregate(last=Max("ring_position"))
+    idle(2 * BUDGET)
     run_in("queued", tenant_id="two")
 
     batch = go_on(5)
 
-    assert {lease.tenant_id for lease in batch.leases} == {"one", "two"}
-    assert len(batch.earlier) == 1
-    assert cursor() > (0, idle_again["last"])
+    assert [lease.tenant_id for lease in batch.leases] == ["one"]
+    assert inspections(batch) == [BUDGET, BUDGET]
 
 
 def test_the_walk_ends_where_it_was_told_to() -> None:
@@ -125,35 +145,35 @@ def test_no_more_than_32_calls_are_made_at_once() -> None:
     assert inspections(go_on()) == [BUDGET] * CALLS
 
 
+def test_slow_calls_are_not_put_together() -> None:
+    """A worker must hear in time that it is to stop, and a limit on the time of statements must not be met.
+
+    The first commit takes longer than an exchange may, so the second call is the last.
+    """
+    idle(3 * BUDGET)
+    with on_the_policy("PERFORM pg_sleep(0.11)"):
+        assert inspections(go_on()) == [BUDGET] * 2
+
+
 def test_an_empty_ring_means_one_call() -> None:
     assert inspections(go_on()) == [0]
 
 
 def test_every_call_is_a_transaction_of_its_own() -> None:
     """So the policy row is free in between, and a failure takes back nothing that others have seen."""
+    idle(2 * BUDGET + 5)
     with connection.cursor() as statements:
         statements.execute("CREATE TABLE moves (xid xid8, setting text)")
-        statements.execute("""
-            CREATE FUNCTION note_move() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN
-                INSERT INTO moves VALUES (pg_current_xact_id(), current_setting('synchronous_commit'));
-                RETURN NULL;
-            END $$
-        """)
-        statements.execute(
-            "CREATE CONSTRAINT TRIGGER zz_note_move AFTER UPDATE ON tenantfair_policy DEFERRABLE"
-            " INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION note_move()"
-        )
     try:
-        idle(2 * BUDGET + 5)
-        go_on()
+        with on_the_policy(
+            "INSERT INTO moves VALUES (pg_current_xact_id(), current_setting('synchronous_commit'))"
+        ):
+            go_on()
         with connection.cursor() as statements:
             statements.execute("SELECT xid, setting FROM moves")
             moves = statements.fetchall()
     finally:
         with connection.cursor() as statements:
-            statements.execute("DROP TRIGGER zz_note_move ON tenantfair_policy")
-            statements.execute("DROP FUNCTION note_move()")
             statements.execute("DROP TABLE moves")
 
     assert len({xid for xid, _ in moves}) == len(moves) == 3
@@ -163,25 +183,17 @@ def test_every_call_is_a_transaction_of_its_own() -> None:
 def test_a_failure_on_the_way_keeps_what_the_calls_before_it_did() -> None:
     """None of them was granted anything, so nobody misses a lease."""
     idle(3 * BUDGET)
-    with connection.cursor() as statements:
-        statements.execute("""
-            CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN RAISE EXCEPTION 'no further' USING ERRCODE = 'query_canceled'; END $$
-        """)
-        statements.execute(
-            "CREATE TRIGGER zz_fail BEFORE UPDATE ON tenantfair_policy FOR EACH ROW"
-            " WHEN (NEW.scan_ring_position > OLD.scan_ring_position AND OLD.scan_ring_position > 0)"
-            " EXECUTE FUNCTION fail()"
-        )
-    try:
-        with pytest.raises(OperationalError):
-            go_on()
-        assert cursor()[0] == 0
-        assert Schedule.objects.filter(ring_position__lte=cursor()[1]).count() == BUDGET
-    finally:
-        with connection.cursor() as statements:
-            statements.execute("DROP TRIGGER zz_fail ON tenantfair_policy")
-            statements.execute("DROP FUNCTION fail()")
+    with (
+        on_the_policy(
+            "RAISE EXCEPTION 'no further' USING ERRCODE = 'query_canceled'", "OLD.scan_ring_position > 0"
+        ),
+        pytest.raises(OperationalError),
+    ):
+        go_on()
+
+    laps, position = cursor()
+    assert laps == 0
+    assert Schedule.objects.filter(ring_position__lte=position).count() == BUDGET
 
 
 def test_each_call_is_observed_and_all_share_the_time(observed: list[dict[str, Any]]) -> None:
@@ -237,8 +249,12 @@ def test_an_engine_without_a_ring_makes_one_call() -> None:
 
 @pytest.mark.parametrize("use_tz", [True, False], ids=["zones", "no zones"])
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/St_Johns"])
-def test_a_lease_is_what_a_single_call_returns(settings: Any, use_tz: bool, zone: str) -> None:
+def test_a_lease_is_what_a_single_call_returns(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, use_tz: bool, zone: str
+) -> None:
     connections["default"].close()
+    # The zone of the sessions, with USE_TZ and without.
+    monkeypatch.setitem(connections["default"].settings_dict, "TIME_ZONE", zone if use_tz else None)
     settings.TIME_ZONE, settings.USE_TZ = zone, use_tz
     payload = {
         "kwargs": {"é": [1.5, None, "\N{SNOWMAN}"]},

@@ -52,8 +52,8 @@ def claim_due(
 
     With `until`, a place of the cursor as (laps, ring position), a call that is granted nothing is followed
     by another, in a transaction of its own, until one is granted something, the cursor has come to that
-    place, or 32 are made. They cost one exchange with the server (decision 0017). The batch is that of
-    the last.
+    place, 32 are made, or 100 ms are over. They cost one exchange with the server (decision 0017). The batch
+    is that of the last.
 
     Raises `ClaimUnavailable`; its reason is `open_transaction` inside an atomic block or with autocommit off,
     where the domain's policy row would stay locked until somebody else's commit; `allow_in_transaction` lifts

@@ -68,7 +68,8 @@ SELECT
     CASE
         WHEN found.prokind <> CASE found.proname WHEN 'tenantfair_claim_lap' THEN 'p' ELSE 'f' END
             THEN 'not a plain ' || CASE found.proname WHEN 'tenantfair_claim_lap' THEN 'procedure' ELSE 'function' END
-        -- An immutable function looks nothing up, and unbound it can be inlined. A procedure that commits cannot be bound.
+        -- An immutable function looks nothing up, and unbound it can be inlined. A procedure that commits cannot
+        -- be bound.
         WHEN found.prokind = 'f' AND found.provolatile <> 'i' AND NOT coalesce(home.pinned_path = ANY (found.proconfig), false)
             THEN 'not bound to its schema'
     END

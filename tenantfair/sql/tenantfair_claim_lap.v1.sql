@@ -1,9 +1,10 @@
 -- Goes on around the ring where a claim was granted nothing: claims again, each time in a transaction of its own,
 -- until a claim is granted something or is refused, the ring turns out to be empty, the cursor has come to
--- (p_laps, p_cursor), or c_calls are made. One exchange with the server instead of one for each (decision 0017).
+-- (p_laps, p_cursor), or it was long enough. One exchange with the server instead of one for each (decision 0017).
 --
--- Appends to p_rows what the claims returned, row by row and in order, as JSON documents in which what is JSON itself
--- is text: every claim ends with its `call` or `error` row. No commit is waited for; whoever is granted something waits before a run starts.
+-- Appends to p_rows what the claims returned, row by row and in order, as JSON documents in which what is JSON
+-- itself is text: every claim ends with its `call` or `error` row. No commit is waited for; whoever is granted
+-- something waits for the disk before a run starts.
 --
 -- A procedure that commits can have no settings of its own, so names are found by the caller's search_path, as
 -- those of the package's statements are; the claim function itself is bound to its schema.
@@ -20,6 +21,7 @@ CREATE OR REPLACE PROCEDURE tenantfair_claim_lap(
 AS $tenantfair_claim_lap$
 DECLARE
     c_calls CONSTANT integer := 32;
+    c_time  CONSTANT interval := '100 milliseconds';
 
     v_claimed record;
     v_setting text;
@@ -76,7 +78,7 @@ BEGIN
                 AND v_claimed.inspections > 0
                 AND (v_claimed.laps_after, v_claimed.cursor_after) < (p_laps, p_cursor);
         END LOOP;
-        EXIT WHEN NOT v_goes_on OR v_call = c_calls;
+        EXIT WHEN NOT v_goes_on OR v_call = c_calls OR clock_timestamp() - statement_timestamp() > c_time;
         COMMIT;
     END LOOP;
 END

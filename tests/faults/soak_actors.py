@@ -44,17 +44,23 @@ class _Told:
 
 
 def claim(diary_path: str, demand: str, seed: str) -> None:
-    """Claim up to `demand` runs, say so, finish them in one batch, and so on."""
+    """Claim up to `demand` runs, or else walk on for a lap; say so, finish them in one batch, and so on."""
     told, chance, diary = _Told(), random.Random(seed), Diary(Path(diary_path))
+    end: tuple[int, int] | None = None
     while not told.to_end:
         try:
-            batch = claim_due(int(demand))
+            batch = claim_due(int(demand), until=end)
         except ClaimUnavailable:
             time.sleep(_PAUSE_SECONDS)
             continue
         except Error:
             _start_over()
             continue
+        if end is None and not batch.call.outcomes:
+            laps, cursor = batch.call.before
+            end = (laps + 1, cursor)
+            continue
+        end = None
         if not batch.leases:
             time.sleep(_PAUSE_SECONDS)
             continue

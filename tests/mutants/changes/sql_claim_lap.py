@@ -58,6 +58,14 @@ MUTANTS = (
         killed_by=(f"{TESTS}no_more_than_32_calls_are_made_at_once",),
     ),
     Mutant(
+        name="lap-of-any-time",
+        file=LAP,
+        old=" OR clock_timestamp() - statement_timestamp() > c_time",
+        new="",
+        breaks="an exchange is short, so that a worker soon hears of anything else (decision 0017)",
+        killed_by=(f"{TESTS}slow_calls_are_not_put_together",),
+    ),
+    Mutant(
         name="lap-inside-a-transaction",
         file="claim/__init__.py",
         old="(until is not None or not allow_in_transaction)",

@@ -20,6 +20,8 @@
 | `denials`        | counts of fruitless inspections by disposition                                       |
 | `claim_attempts` | sum of the attempt numbers of the leases                                             |
 
+Calls that one exchange with the server made are told one by one; each has the same share of its time.
+
 `cap_changed` tells of the default (sender `Policy`) or of one override (sender `Partition`):
 
 | argument    | value                                                                   |

@@ -44,7 +44,7 @@ FUNCTIONS: Final = {
     "tenantfair_claim": (
         "timestamp with time zone, timestamp with time zone, integer, integer, text, boolean"
     ),
-    "tenantfair_claim_lap": "timestamp with time zone, integer, text, bigint, bigint, text[]",
+    "tenantfair_claim_lap": "timestamp with time zone, integer, text, bigint, bigint, interval, text[]",
     "tenantfair_fold": "",
     "tenantfair_new_run_id": "",
     "tenantfair_partition_schedule": "",

@@ -184,10 +184,11 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --         IN p_preference text,
 --         IN p_laps bigint,
 --         IN p_cursor bigint,
+--         IN p_time interval,
 --         INOUT p_rows text[])
 --     RETURNS nothing
 --     plpgsql, kind p, VOLATILE, PARALLEL UNSAFE, SECURITY INVOKER
---     body md5 7c2ff5cec12e8854ab1508af19535514
+--     body md5 ddfa856efda4ec730592944cbf9a4dab
 
 -- FUNCTION tenantfair_fold()
 --     RETURNS void

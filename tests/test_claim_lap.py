@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from psycopg import errors
 
 from tenantfair.certify import clean
-from tenantfair.claim import ClaimBatch, claim_due
+from tenantfair.claim import ClaimBatch, claim_due, lap, tenant_fair
 from tenantfair.claim.legacy import Legacy
 from tenantfair.exceptions import ClaimUnavailable, SchemaMismatch
 from tenantfair.models import Policy, Run, Schedule
@@ -30,8 +30,10 @@ CALLS = 32
 
 
 @pytest.fixture(autouse=True)
-def domain() -> None:
+def domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: no walk of these tests ends because it takes long."""
     policy_in_force()
+    monkeypatch.setattr(tenant_fair, "LONGEST_WALK", timedelta(minutes=1))
 
 
 @pytest.fixture
@@ -104,6 +106,7 @@ def test_each_call_begins_where_the_one_before_it_ended() -> None:
     batch = go_on()
 
     calls = [*batch.earlier, batch.call]
+    assert len(calls) == 4
     assert [call.after for call in calls[:-1]] == [call.before for call in calls[1:]]
     assert (calls[0].before, calls[-1].after) == ((0, 0), cursor())
 
@@ -145,14 +148,23 @@ def test_no_more_than_32_calls_are_made_at_once() -> None:
     assert inspections(go_on()) == [BUDGET] * CALLS
 
 
-def test_slow_calls_are_not_put_together() -> None:
-    """A worker must hear in time that it is to stop, and a limit on the time of statements must not be met.
+@pytest.mark.parametrize("limit", ["of an exchange", "of a statement"])
+def test_slow_calls_are_not_put_together(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker must hear in time that it is to stop, and half of the time for a statement is enough.
 
-    The first commit takes longer than an exchange may, so the second call is the last.
+    The first commit takes longer than that, so the second call is the last.
     """
     idle(3 * BUDGET)
-    with on_the_policy("PERFORM pg_sleep(0.11)"):
-        assert inspections(go_on()) == [BUDGET] * 2
+    claim_due(1)  # makes the plans, which may take long
+    with connection.cursor() as statements, on_the_policy("PERFORM pg_sleep(0.5)"):
+        if limit == "of an exchange":
+            monkeypatch.setattr(tenant_fair, "LONGEST_WALK", timedelta(milliseconds=100))
+        else:
+            statements.execute("SET statement_timeout = 1000")
+        calls = inspections(go_on())
+        statements.execute("RESET statement_timeout")
+
+    assert calls in ([BUDGET], [BUDGET] * 2)
 
 
 def test_an_empty_ring_means_one_call() -> None:
@@ -222,6 +234,58 @@ def test_a_refusal_is_raised_and_observed_once(observed: list[dict[str, Any]]) -
     assert [(sent["result"], sent["phase"]) for sent in observed] == [("lock_contention", "policy_cursor")]
 
 
+def test_a_refusal_on_the_way_is_the_last_of_what_is_observed(observed: list[dict[str, Any]]) -> None:
+    idle(3 * BUDGET)
+    another_engine = "UPDATE tenantfair_policy SET admission_mode = 'legacy'"
+    with (
+        on_the_policy(another_engine, "NEW.admission_mode = 'tenant_fair'"),
+        pytest.raises(ClaimUnavailable, match="inactive_engine"),
+    ):
+        go_on()
+
+    assert [(sent["result"], sent["inspections"]) for sent in observed] == [
+        ("ok", BUDGET),
+        ("inactive_engine", 0),
+    ]
+
+
+def test_the_walk_ends_where_it_was_told_to_whoever_moved_the_cursor() -> None:
+    idle(5 * BUDGET)
+    with on_the_policy("UPDATE tenantfair_policy SET scan_laps = scan_laps + 1", "NEW.scan_laps = 0"):
+        batch = go_on()
+
+    assert inspections(batch) == [BUDGET] * 2
+    assert (batch.earlier[0].after[0], batch.call.before[0]) == (0, 1)
+
+
+def test_lease_and_attempts_are_the_policys() -> None:
+    Policy.objects.update(lease_seconds=10, max_attempts=2)
+    now = datetime.now(UTC)
+    idle(BUDGET)
+    expired = run_in("claimed", tenant_id="a", claimed_at=now - timedelta(seconds=11))
+    run_in("claimed", tenant_id="a", claimed_at=now - timedelta(seconds=9))
+    spent = run_in("queued", tenant_id="b", claim_attempts=2)
+
+    batch = go_on(4, now=now)
+
+    assert [(lease.run_id, lease.work_class) for lease in batch.leases] == [(expired.run_id, "expired")]
+    assert [run.run_id for run in batch.poisoned] == [spent.run_id]
+
+
+@pytest.mark.conformance(166)
+@pytest.mark.parametrize("calls_before", [1, 2, 3])
+@pytest.mark.parametrize("preference", ["ready", "expired"])
+def test_the_preference_alternates_from_call_to_call(preference: str, calls_before: int) -> None:
+    idle(calls_before * BUDGET)
+    run_in("claimed", tenant_id="last")
+    run_in("ready", tenant_id="last")
+
+    (lease,) = go_on(preference=preference).leases
+
+    ready_is_first = (preference == "ready") == (calls_before % 2 == 0)
+    assert lease.work_class == ("admitted_ready" if ready_is_first else "expired")
+
+
 def test_it_is_refused_inside_a_transaction_whatever_a_single_call_may() -> None:
     idle(1)
     with transaction.atomic(), pytest.raises(ClaimUnavailable, match="open_transaction"):
@@ -235,7 +299,7 @@ def test_the_procedure_itself_cannot_run_inside_a_transaction() -> None:
         session = another()
         session.execute("BEGIN")
         with pytest.raises(errors.InvalidTransactionTermination):
-            session.execute("CALL tenantfair_claim_lap(NULL, 1, NULL, 1, 0, '{}')")
+            session.execute("CALL tenantfair_claim_lap(NULL, 1, NULL, 1, 0, '1 minute', '{}')")
 
 
 def test_an_engine_without_a_ring_makes_one_call() -> None:
@@ -248,7 +312,7 @@ def test_an_engine_without_a_ring_makes_one_call() -> None:
 
 
 @pytest.mark.parametrize("use_tz", [True, False], ids=["zones", "no zones"])
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/St_Johns"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/St_Johns", "Europe/Berlin"])
 def test_a_lease_is_what_a_single_call_returns(
     settings: Any, monkeypatch: pytest.MonkeyPatch, use_tz: bool, zone: str
 ) -> None:
@@ -265,8 +329,10 @@ def test_a_lease_is_what_a_single_call_returns(
         "checkpoint_seq": 2**60,
         "failures": 2,
     }
-    now = run_in("queued", tenant_id="a", **payload).enqueued_at + timedelta(minutes=1)
-    run_in("queued", tenant_id="b", **payload)
+    # The second pass of an hour that comes twice in Berlin.
+    now = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
+    for tenant in ("a", "b"):
+        run_in("queued", tenant_id=tenant, wake_at=now - timedelta(minutes=1), **payload)
     try:
         alone, walking = claim_due(1, now=now).leases[0], go_on(now=now).leases[0]
     finally:
@@ -279,6 +345,7 @@ def test_a_lease_is_what_a_single_call_returns(
         assert type(other) is type(value)
         assert name in unlike or other == value
         assert getattr(other, "tzinfo", None) == getattr(value, "tzinfo", None)
+        assert getattr(other, "fold", 0) == getattr(value, "fold", 0)
     assert (walking.kwargs, walking.checkpoint_seq) == (payload["kwargs"], 2**60)
 
 
@@ -312,7 +379,6 @@ def test_a_number_that_python_cannot_read_spoils_its_own_lease_alone() -> None:
 def test_a_time_that_python_has_not_is_the_same_error_as_from_a_single_call() -> None:
     for tenant in ("a", "b"):
         run_in("queued", tenant_id=tenant)
-    Run.objects.update(last_attempted_at=None)
     with connection.cursor() as statements:
         statements.execute("UPDATE tenantfair_run SET enqueued_at = 'infinity'")
 
@@ -359,10 +425,16 @@ def test_leases_whose_wait_for_the_disk_failed_are_handed_to_nobody() -> None:
     assert run.claim_token is not None
 
 
-def test_rows_of_another_shape_are_said_to_be_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle(1)
-    monkeypatch.setattr("tenantfair.claim.tenant_fair.rows_of_kind", lambda *_: [{"inspections": 1}])
+@pytest.mark.parametrize("missing", ["poisoned_at", "run_id", "row_kind", "cursor_after"])
+def test_rows_of_another_shape_are_said_to_be_that(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    run_in("queued")
+    load = lap.json.JSONDecoder().raw_decode
 
+    def without(text: str) -> tuple[dict[str, Any], int]:
+        row, end = load(text)
+        return {name: value for name, value in row.items() if name != missing}, end
+
+    monkeypatch.setattr(lap, "_read", without)
     with pytest.raises(SchemaMismatch):
         go_on()
 

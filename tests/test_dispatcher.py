@@ -118,6 +118,25 @@ def test_the_preference_alternates_with_successful_claims_of_one(other: Session)
     assert bench.launched[5].work_class == "expired"
 
 
+@pytest.mark.conformance(166)
+def test_the_preference_alternates_through_walks_as_well() -> None:
+    """Each lap is three calls, one and then two in one exchange; the third is granted something."""
+    for number in range(70):
+        run_in("scheduled", tenant_id=f"idle {number}")
+    for _ in range(2):
+        run_in("ready", tenant_id="last")
+        run_in("claimed", tenant_id="last")
+
+    with Bench(places=1) as bench:
+        bench.until_launched(1)
+        bench.exit_one()
+        bench.until_launched(2)
+        bench.exit_one()
+        bench.until_launched(3)
+
+    assert [lease.work_class for lease in bench.launched] == ["admitted_ready", "expired", "admitted_ready"]
+
+
 @pytest.mark.conformance(169)
 def test_contention_is_waited_out_and_requests_do_not_shorten_the_wait() -> None:
     dispatcher = Bench(places=1).dispatcher

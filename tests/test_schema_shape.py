@@ -48,6 +48,7 @@ def test_every_installed_function_and_trigger_is_one_that_is_needed(alias: str) 
 
 
 CLAIM = "tenantfair_claim(timestamptz, timestamptz, integer, integer, text, boolean)"
+LAP = "tenantfair_claim_lap(timestamptz, integer, text, bigint, bigint, interval, text[])"
 DAMAGES = {
     "ALTER TABLE tenantfair_run DROP COLUMN tenant_admitted_at CASCADE": (
         "column tenantfair_run.tenant_admitted_at is missing"
@@ -67,6 +68,15 @@ DAMAGES = {
     f"CREATE PROCEDURE {CLAIM} LANGUAGE sql SET search_path FROM CURRENT AS 'SELECT 1'": (
         "function tenantfair_claim is not a plain function"
     ),
+    f"DROP PROCEDURE {LAP}": "found 0 functions tenantfair_claim_lap, need exactly tenantfair_claim_lap(",
+    f"DROP PROCEDURE {LAP};"
+    f"CREATE FUNCTION {LAP} RETURNS text LANGUAGE sql SET search_path FROM CURRENT AS 'SELECT 1::text'": (
+        "function tenantfair_claim_lap is not a procedure"
+    ),
+    f"ALTER PROCEDURE {LAP} SET search_path FROM CURRENT": (
+        "function tenantfair_claim_lap is bound, so it cannot commit"
+    ),
+    f"ALTER PROCEDURE {LAP} SECURITY DEFINER": "function tenantfair_claim_lap is bound, so it cannot commit",
     f"ALTER FUNCTION {CLAIM} RESET search_path": "function tenantfair_claim is not bound to its schema",
     "DROP TRIGGER tenantfair_run_updated ON tenantfair_run": (
         "trigger tenantfair_run.tenantfair_run_updated is missing"

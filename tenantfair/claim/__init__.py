@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, tzinfo
+from datetime import datetime
 from typing import Any, Final
 
 from django.db import DatabaseError, connections
@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenantfair import prepared
 from tenantfair.claim import lap
-from tenantfair.claim.base import Answer, Call, ClaimBatch, Engine, Lease, Poisoned, Preference
+from tenantfair.claim.base import Answer, Call, ClaimBatch, Engine, Lease, Plan, Poisoned, Preference
 from tenantfair.claim.decode import another_shape, is_unflushed
 from tenantfair.claim.legacy import Legacy
 from tenantfair.claim.observe import Observation
@@ -52,12 +52,12 @@ def claim_due(
 
     With `until`, a place of the cursor as (laps, ring position), a call that is granted nothing is followed
     by another, in a transaction of its own, until one is granted something, the cursor has come to that
-    place, 32 are made, or 100 ms are over. They cost one exchange with the server (decision 0017). The batch
-    is that of the last.
+    place, 32 are made, or 100 ms are over. They cost one exchange with the server (decision 0017). A given
+    `preference` is the first call's and alternates. The batch is that of the last.
 
     Raises `ClaimUnavailable`; its reason is `open_transaction` inside an atomic block or with autocommit off,
     where the domain's policy row would stay locked until somebody else's commit; `allow_in_transaction` lifts
-    that for tests, and for a single call. Raises `SchemaMismatch` when the database's function is another
+    that, in tests and only without `until`. Raises `SchemaMismatch` when the database's function is another
     version's.
     """
     settings = get_settings()
@@ -71,26 +71,22 @@ def claim_due(
         plan = chosen.plan(demand=demand, preference=preference, now=now, until=until)
         # Somebody else's transaction keeps its own durability.
         unflushed = own and settings.claim_commits == "asynchronous"
-        answer = _fetch(connection, plan.sql, {**plan.params, "own": own, "unflushed": unflushed})
-        waits = own and not unflushed
-        if plan.lap:
-            *earlier, answer = lap.answers(answer, _zone(connection))
-            observation.earlier = [chosen.decode(each, demand=demand).call for each in earlier]
-        else:
-            waits = waits and is_unflushed(answer)
+        *earlier, answer = _fetch(connection, plan, {"own": own, "unflushed": unflushed})
+        observation.earlier = [chosen.decode(each, demand=demand).call for each in earlier]
         batch = chosen.decode(answer, demand=demand)
-        if waits and batch.call.outcomes:
+        if own and not unflushed and batch.call.outcomes and (plan.lap or is_unflushed(answer)):
             # Nothing starts that a crash of the server could forget.
-            _fetch(connection, load("flush_claims"), {})
-        if observation.earlier:
+            _fetch(connection, Plan(sql=load("flush_claims"), params={}), {})
+        if earlier:
             batch = replace(batch, earlier=observation.earlier)
         observation.batch = batch
         return batch
 
 
-def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any]) -> Answer:
+def _fetch(connection: BaseDatabaseWrapper, plan: Plan, more: Mapping[str, Any]) -> list[Answer]:
+    """Return what each call of the plan's statement came to, with times as Django hands them out."""
     try:
-        columns, found = prepared.fetch(connection, sql, params, binary=True)
+        columns, found = prepared.fetch(connection, plan.sql, {**plan.params, **more}, binary=True)
     except DatabaseError as error:
         state = getattr(error.__cause__, "sqlstate", None) or ""
         if state == _UNDEFINED_COLUMN:
@@ -98,15 +94,13 @@ def _fetch(connection: BaseDatabaseWrapper, sql: str, params: Mapping[str, Any])
         if state not in _REFUSALS:
             raise
         raise ClaimUnavailable(_REFUSALS[state]) from error
+    answers = [Answer(columns, found)]
+    if plan.lap:
+        session: Any = connection.connection
+        answers = lap.answers(answers[0], session.info.timezone)
     if connection.timezone is None:
-        found = [tuple(map(_naive, row)) for row in found]
-    return Answer(columns, found)
-
-
-def _zone(connection: BaseDatabaseWrapper) -> tzinfo | None:
-    """Return the zone of times that the driver loads on this connection; None when they are to have none."""
-    session: Any = connection.connection
-    return None if connection.timezone is None else session.info.timezone
+        answers = [Answer(each.columns, [tuple(map(_naive, row)) for row in each.rows]) for each in answers]
+    return answers
 
 
 def _naive(value: Any) -> Any:

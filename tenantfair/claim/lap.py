@@ -11,17 +11,19 @@ from uuid import UUID
 from django.db import DataError
 
 from tenantfair.claim.base import Answer
+from tenantfair.claim.decode import known_shape
 
 _read: Final = json.JSONDecoder().raw_decode
 _IDS: Final = ("run_id", "claim_token")
 _TIMES: Final = ("claimed_at", "enqueued_at", "started_at", "eligible_at", "poisoned_at")
 
 
-def answers(answer: Answer, zone: tzinfo | None) -> list[Answer]:
+@known_shape()
+def answers(answer: Answer, zone: tzinfo) -> list[Answer]:
     """Return one answer for each call, in order, of what `tenantfair_claim_lap` has returned.
 
-    Times are in `zone`; with None they have no zone, as Django hands them out without USE_TZ. Raises
-    `DataError` where a time is one that Python has not.
+    Times are in `zone`, as the driver's would be. Raises `DataError` where a time is one that Python has not,
+    and `SchemaMismatch` where rows lack what this version reads.
     """
     ((rows,),) = answer.rows
     return [_answer(call) for call in _calls(_load(row, zone) for row in rows)]
@@ -37,7 +39,7 @@ def _calls(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
             call = []
 
 
-def _load(text: str, zone: tzinfo | None) -> dict[str, Any]:
+def _load(text: str, zone: tzinfo) -> dict[str, Any]:
     row: dict[str, Any]
     row, _ = _read(text)
     if row["row_kind"] == "outcome":
@@ -46,13 +48,11 @@ def _load(text: str, zone: tzinfo | None) -> dict[str, Any]:
     return row
 
 
-def _time(text: str, zone: tzinfo | None) -> datetime:
+def _time(text: str, zone: tzinfo) -> datetime:
     try:
-        # Written in the session's time zone.
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
+        return datetime.fromisoformat(text).astimezone(zone)
+    except (ValueError, OverflowError) as error:
         raise DataError(f"a time that Python has not: {text}") from error
-    return found.replace(tzinfo=None) if zone is None else found.astimezone(zone)
 
 
 def _answer(call: list[dict[str, Any]]) -> Answer:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from tenantfair.claim.base import Answer, Call, ClaimBatch, Plan, Preference
 from tenantfair.claim.decode import decode_outcomes, known_shape, refuse_error_row, rows_of_kind
 from tenantfair.sql import load
+
+# A worker soon hears of anything else that it is to do.
+LONGEST_WALK: Final = timedelta(milliseconds=100)
 
 
 class TenantFair:
@@ -28,7 +32,11 @@ class TenantFair:
         if until is None:
             return Plan(sql=load("claim"), params={**params, "trace": False})
         laps, cursor = until
-        return Plan(sql=load("claim_lap"), params={**params, "laps": laps, "cursor": cursor}, lap=True)
+        return Plan(
+            sql=load("claim_lap"),
+            params={**params, "laps": laps, "cursor": cursor, "time": LONGEST_WALK},
+            lap=True,
+        )
 
     @known_shape()
     def decode(self, answer: Answer, *, demand: int) -> ClaimBatch:

@@ -5,7 +5,7 @@ from django.db import migrations
 from tenantfair.sql import install, load
 
 CLAIM = "tenantfair_claim(timestamptz, timestamptz, integer, integer, text, boolean)"
-CLAIM_LAP = "tenantfair_claim_lap(timestamptz, integer, text, bigint, bigint, text[])"
+CLAIM_LAP = "tenantfair_claim_lap(timestamptz, integer, text, bigint, bigint, interval, text[])"
 
 
 class Migration(migrations.Migration):

@@ -66,11 +66,14 @@ SELECT
     found.proname,
     oidvectortypes(found.proargtypes),
     CASE
-        WHEN found.prokind <> CASE found.proname WHEN 'tenantfair_claim_lap' THEN 'p' ELSE 'f' END
-            THEN 'not a plain ' || CASE found.proname WHEN 'tenantfair_claim_lap' THEN 'procedure' ELSE 'function' END
-        -- An immutable function looks nothing up, and unbound it can be inlined. A procedure that commits cannot
-        -- be bound.
-        WHEN found.prokind = 'f' AND found.provolatile <> 'i' AND NOT coalesce(home.pinned_path = ANY (found.proconfig), false)
+        WHEN found.proname = 'tenantfair_claim_lap' THEN
+            CASE
+                WHEN found.prokind <> 'p' THEN 'not a procedure'
+                WHEN found.proconfig IS NOT NULL OR found.prosecdef THEN 'bound, so it cannot commit'
+            END
+        WHEN found.prokind <> 'f' THEN 'not a plain function'
+        -- An immutable function looks nothing up, and unbound it can be inlined.
+        WHEN found.provolatile <> 'i' AND NOT coalesce(home.pinned_path = ANY (found.proconfig), false)
             THEN 'not bound to its schema'
     END
 FROM pg_proc AS found

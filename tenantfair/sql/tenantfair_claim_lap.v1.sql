@@ -1,6 +1,9 @@
 -- Goes on around the ring where a claim was granted nothing: claims again, each time in a transaction of its own,
 -- until a claim is granted something or is refused, the ring turns out to be empty, the cursor has come to
--- (p_laps, p_cursor), or it was long enough. One exchange with the server instead of one for each (decision 0017).
+-- (p_laps, p_cursor), c_calls are made, or p_time is over, of which half of a statement_timeout is enough. One
+-- exchange with the server instead of one for each (decision 0017).
+--
+-- p_preference is the first claim's; it alternates from claim to claim. Null, as for any demand but one, stays null.
 --
 -- Appends to p_rows what the claims returned, row by row and in order, as JSON documents in which what is JSON
 -- itself is text: every claim ends with its `call` or `error` row. No commit is waited for; whoever is granted
@@ -15,18 +18,22 @@ CREATE OR REPLACE PROCEDURE tenantfair_claim_lap(
     p_preference text,
     p_laps       bigint,
     p_cursor     bigint,
+    p_time       interval,
     INOUT p_rows text[]
 )
     LANGUAGE plpgsql
 AS $tenantfair_claim_lap$
 DECLARE
     c_calls CONSTANT integer := 32;
-    c_time  CONSTANT interval := '100 milliseconds';
 
-    v_claimed record;
-    v_setting text;
-    v_goes_on boolean;
+    v_end        timestamptz;
+    v_timeout    interval := current_setting('statement_timeout');
+    v_preference text := p_preference;
+    v_claimed    record;
+    v_setting    text;
+    v_goes_on    boolean;
 BEGIN
+    v_end := statement_timestamp() + least(p_time, nullif(v_timeout, interval '0') / 2);
     FOR v_call IN 1..c_calls LOOP
         v_setting := set_config('synchronous_commit', 'off', true);
         FOR v_claimed IN
@@ -45,7 +52,7 @@ BEGIN
                 at.now - make_interval(secs => coalesce(policy.lease_seconds, 60)),
                 p_demand,
                 coalesce(policy.max_attempts, 5),
-                p_preference,
+                v_preference,
                 false
             ) AS claimed
         LOOP
@@ -78,8 +85,9 @@ BEGIN
                 AND v_claimed.inspections > 0
                 AND (v_claimed.laps_after, v_claimed.cursor_after) < (p_laps, p_cursor);
         END LOOP;
-        EXIT WHEN NOT v_goes_on OR v_call = c_calls OR clock_timestamp() - statement_timestamp() > c_time;
+        EXIT WHEN NOT v_goes_on OR v_call = c_calls OR clock_timestamp() >= v_end;
         COMMIT;
+        v_preference := CASE v_preference WHEN 'ready' THEN 'expired' WHEN 'expired' THEN 'ready' END;
     END LOOP;
 END
 $tenantfair_claim_lap$;

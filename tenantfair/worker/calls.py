@@ -52,7 +52,8 @@ class Calls:
                 )
             finally:
                 self.seconds += time.monotonic() - began
-        if demand == 1:
+        if demand == 1 and len(batch.earlier) % 2 == 0:
+            # After an even number of calls it is this one's turn again.
             self._preference = "expired" if self._preference == "ready" else "ready"
         filled = batch.call.outcomes >= demand
         self.more_until = time.monotonic() + _MORE_SECONDS if filled else 0.0

@@ -45,7 +45,7 @@ _LONGEST_BACKOFF: Final = 10.0
 _BEAT_SECONDS: Final = 5.0
 _ALARM_SECONDS: Final = 5.0
 # The function or a table is not what it was: replaced, altered or gone.
-_SHAPE_SQLSTATES: Final = frozenset({"0A000", "42883", "42P01", "42703", "42804", "3F000"})
+_SHAPE_SQLSTATES: Final = frozenset({"0A000", "2D000", "42809", "42883", "42P01", "42703", "42804", "3F000"})
 # Refusals that settings and the policy row explain.
 _POLICY_REASONS: Final = frozenset({"not_initialized", "inactive_engine", "malformed_policy"})
 

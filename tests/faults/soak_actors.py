@@ -51,9 +51,11 @@ def claim(diary_path: str, demand: str, seed: str) -> None:
         try:
             batch = claim_due(int(demand), until=end)
         except ClaimUnavailable:
+            end = None
             time.sleep(_PAUSE_SECONDS)
             continue
         except Error:
+            end = None
             _start_over()
             continue
         if end is None and not batch.call.outcomes:

@@ -17,7 +17,7 @@ from django.db import Error, connections
 from tenantfair import claim, policy, runs
 from tenantfair.claim import Lease
 from tenantfair.exceptions import ClaimUnavailable, RunBusy, RunExists, StaleClaim
-from tenantfair.models import Partition, Policy, Run
+from tenantfair.models import Partition, Policy, Run, Schedule
 from tests.faults.tasks import work
 
 FAULTY = "faulty"
@@ -81,6 +81,30 @@ def _claim(run: Run) -> None:
             return
 
 
+def _behind_idle_tenants() -> Run:
+    """The only run that is due, behind more tenants that can be granted nothing than a call looks at."""
+    runs.finish([runs.Completed(claimed(), None)])
+    if not Run.objects.filter(tenant_id="idle 0").exists():
+        runs.enqueue_many(
+            runs.NewRun(task=work, tenant_id=f"idle {number}", run_after=timedelta(days=1))
+            for number in range(70)
+        )
+    run = queued()
+    before_them = Schedule.objects.get(partition_id="idle 0").ring_position - 1
+    Policy.objects.update(scan_ring_position=before_them)
+    return run
+
+
+def _walk(run: Run) -> None:
+    """Claim as a worker does after a call that was granted nothing: for a lap, in one exchange."""
+    policy = Policy.objects.get()
+    end = policy.scan_laps + 1, policy.scan_ring_position
+    while True:
+        batch = claim.claim_due(32, until=end, using=FAULTY)
+        if any(lease.run_id == run.run_id for lease in batch.leases) or batch.call.after >= end:
+            return
+
+
 def _status(run: Any) -> Any:
     return Run.objects.get(run_id=run.run_id)
 
@@ -130,6 +154,11 @@ OPERATIONS: dict[str, Operation] = {
     "claim": Operation(
         queued,
         _claim,
+        lambda run: _status(run).claim_token is not None,
+    ),
+    "walk": Operation(
+        _behind_idle_tenants,
+        _walk,
         lambda run: _status(run).claim_token is not None,
     ),
     "idle check": Operation(queued, lambda run: claim.due_work_exists(using=FAULTY), lambda run: True),

@@ -217,6 +217,7 @@ OPERATIONS: dict[str, Operation] = {
     "inspect": Operation(queued, lambda run: policy.inspect(run.tenant_id, using=FAULTY), lambda run: True),
 }
 READS = frozenset({"idle check", "inspect"})
+CLAIMS = frozenset({"claim", "walk"})
 
 
 def faulty(**changes: Any) -> None:

@@ -121,11 +121,13 @@ def _name(key: object, max_bytes: int) -> str:
 
 
 def _scalar(value: object, max_bytes: int) -> str:
-    """Return the text of a string, an integer, a boolean or None; `ValueError` for anything else."""
+    """Return the text of a string, a number, a boolean or None; `ValueError` for what only looks like one."""
     if type(value) is str and len(value) <= max_bytes:
         return encode_basestring(value)
     if type(value) is int:
         return repr(value)
+    if type(value) is float and (text := repr(value)).strip("-.0123456789") == "":
+        return text
     if value is None:
         return "null"
     if value is True:

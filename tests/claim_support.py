@@ -17,6 +17,7 @@ from django.db import connection
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
+from tenantfair.signals import claim_observed
 from tenantfair.sql import install, load
 from tests.rows import LOCKED_HERE, in_background, result
 
@@ -393,3 +394,14 @@ def bench() -> Iterator[Bench]:
         yield found
     with connect() as session:
         clear(session)
+
+
+@contextmanager
+def claims_observed() -> Iterator[list[dict[str, Any]]]:
+    """Yield what `claim_observed` sends until the block ends, one mapping for each call."""
+    seen: list[dict[str, Any]] = []
+    claim_observed.connect(receiver := lambda **sent: seen.append(sent))
+    try:
+        yield seen
+    finally:
+        claim_observed.disconnect(receiver)

@@ -11,8 +11,7 @@ from psycopg import errors
 
 from tenantfair.claim import claim_due
 from tenantfair.exceptions import ClaimUnavailable
-from tenantfair.signals import claim_observed
-from tests.claim_support import NOW, Bench, at, bench
+from tests.claim_support import NOW, Bench, at, bench, claims_observed
 
 pytestmark = pytest.mark.django_db
 
@@ -273,12 +272,9 @@ def test_savepoint_takes_the_whole_claim_back(domain: Bench) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_later_lock_wait_is_contention_without_a_phase(domain: Bench) -> None:
     domain.queued("a")
-    seen: list[dict[str, Any]] = []
-    claim_observed.connect(receiver := lambda **sent: seen.append(sent))
     domain.holding("LOCK TABLE tenantfair_schedule IN ACCESS EXCLUSIVE MODE")
-    with pytest.raises(ClaimUnavailable) as refusal:
+    with claims_observed() as seen, pytest.raises(ClaimUnavailable) as refusal:
         claim_due(1)
-    claim_observed.disconnect(receiver)
     assert (refusal.value.reason, refusal.value.phase) == ("lock_contention", None)
     assert [(sent["result"], sent["phase"]) for sent in seen] == [("lock_contention", None)]
 

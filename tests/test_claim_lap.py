@@ -18,8 +18,8 @@ from tenantfair.claim import ClaimBatch, claim_due, lap, tenant_fair
 from tenantfair.claim.legacy import Legacy
 from tenantfair.exceptions import ClaimUnavailable, SchemaMismatch
 from tenantfair.models import Policy, Run, Schedule
-from tenantfair.signals import claim_observed
 from tests.certify.scene import certified
+from tests.claim_support import claims_observed
 from tests.factories import policy_in_force, run_in
 from tests.rows import sessions
 
@@ -38,10 +38,8 @@ def domain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def observed() -> Iterator[list[dict[str, Any]]]:
-    seen: list[dict[str, Any]] = []
-    claim_observed.connect(receiver := lambda **sent: seen.append(sent))
-    yield seen
-    claim_observed.disconnect(receiver)
+    with claims_observed() as seen:
+        yield seen
 
 
 def idle(scopes: int) -> None:

@@ -14,9 +14,8 @@ from tenantfair.claim.base import Answer
 from tenantfair.claim.tenant_fair import TenantFair
 from tenantfair.exceptions import ClaimUnavailable, SchemaMismatch, TenantFairError
 from tenantfair.models import Run
-from tenantfair.signals import claim_observed
 from tenantfair.sql import load
-from tests.claim_support import MAX_ATTEMPTS, NOW, Bench, at, bench
+from tests.claim_support import MAX_ATTEMPTS, NOW, Bench, at, bench, claims_observed
 
 pytestmark = pytest.mark.django_db
 
@@ -31,10 +30,8 @@ def domain(db: None) -> Iterator[Bench]:
 
 @pytest.fixture
 def observed() -> Iterator[list[dict[str, Any]]]:
-    seen: list[dict[str, Any]] = []
-    claim_observed.connect(receiver := lambda **sent: seen.append(sent))
-    yield seen
-    claim_observed.disconnect(receiver)
+    with claims_observed() as seen:
+        yield seen
 
 
 def a_little_of_everything(domain: Bench) -> None:

@@ -18,8 +18,8 @@ CREATE UNLOGGED TABLE tenantfair_pending (
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
     opens boolean DEFAULT 
 CASE
-    WHEN (current_setting('tenantfair.fold_opened'::text, true) = (pg_current_xact_id())::text) THEN false
-    ELSE (set_config('tenantfair.fold_opened'::text, (pg_current_xact_id())::text, true) IS NOT NULL)
+    WHEN (current_setting(('tenantfair.fold_opened_'::text || ('tenantfair_run'::regclass)::oid), true) = (pg_current_xact_id())::text) THEN false
+    ELSE (set_config(('tenantfair.fold_opened_'::text || ('tenantfair_run'::regclass)::oid), (pg_current_xact_id())::text, true) IS NOT NULL)
 END NOT NULL,
     scope_key text COLLATE "C" NOT NULL,
     delta bigint NOT NULL
@@ -113,7 +113,7 @@ CREATE TABLE tenantfair_schedule (
 CREATE INDEX tenantfair_schedule_ring ON tenantfair_schedule USING btree (ring_position) INCLUDE (scope_key) WHERE in_ring;
 CREATE TRIGGER tenantfair_schedule_guard_delete BEFORE DELETE ON tenantfair_schedule FOR EACH ROW EXECUTE FUNCTION tenantfair_schedule_guard();
 CREATE TRIGGER tenantfair_schedule_guard_insert BEFORE INSERT ON tenantfair_schedule FOR EACH ROW WHEN ((new.unfinished_count <> 0)) EXECUTE FUNCTION tenantfair_schedule_guard();
-CREATE TRIGGER tenantfair_schedule_guard_update BEFORE UPDATE ON tenantfair_schedule FOR EACH ROW WHEN (((new.scope_key IS DISTINCT FROM old.scope_key) OR (new.ring_position IS DISTINCT FROM old.ring_position) OR ((new.unfinished_count IS DISTINCT FROM old.unfinished_count) AND (current_setting('tenantfair.folding'::text, true) IS DISTINCT FROM (pg_current_xact_id())::text)))) EXECUTE FUNCTION tenantfair_schedule_guard();
+CREATE TRIGGER tenantfair_schedule_guard_update BEFORE UPDATE ON tenantfair_schedule FOR EACH ROW WHEN (((new.scope_key IS DISTINCT FROM old.scope_key) OR (new.ring_position IS DISTINCT FROM old.ring_position) OR ((new.unfinished_count IS DISTINCT FROM old.unfinished_count) AND (current_setting(('tenantfair.folding_'::text || ('tenantfair_run'::regclass)::oid), true) IS DISTINCT FROM (pg_current_xact_id())::text)))) EXECUTE FUNCTION tenantfair_schedule_guard();
 CREATE TRIGGER tenantfair_schedule_truncate_guard AFTER TRUNCATE ON tenantfair_schedule FOR EACH STATEMENT EXECUTE FUNCTION tenantfair_truncate_guard();
 
 CREATE SEQUENCE tenantfair_run_id_seq AS bigint START 1 INCREMENT 1;
@@ -177,7 +177,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET jit=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 6690a28dac3ceb9aa76bb800a8bfea05
+--     body md5 9dc95a1ac875b04a58e5cffb19c963c4
 
 -- FUNCTION tenantfair_claim_lap(IN p_now timestamp with time zone,
 --         IN p_demand integer,
@@ -197,7 +197,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET enable_seqscan=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 7dbedf2ede140fcad474c0b0e3437426
+--     body md5 022b462cb78ca445bd3cdbd17a5568dd
 
 -- FUNCTION tenantfair_new_run_id()
 --     RETURNS uuid
@@ -209,13 +209,13 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 b4149732cefafb7c4f2298d4e3de4dac
+--     body md5 387c4945d13f977e4c4e5a0a1fe73239
 
 -- FUNCTION tenantfair_pending_fold()
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 cc1197df5a2f8eb1eca7ed45d72d3267
+--     body md5 5f4fecb3dcce47ab6f691f59a4069866
 
 -- FUNCTION tenantfair_policy_shape(p_id smallint,
 --         p_admission_mode text,
@@ -238,13 +238,13 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 eee9179f77ea12801d08787b49273ee1
+--     body md5 0490e62619b46615c2548e6afcbb0790
 
 -- FUNCTION tenantfair_run_inserted()
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 74a87a8ab36af8f8ef7f0bdc16000969
+--     body md5 9ba8eb23ecd3bb2218e98d6b63096dbe
 
 -- FUNCTION tenantfair_run_shape(p_tenant_id text,
 --         p_status text,
@@ -269,7 +269,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 a9c1f6f82e332e121e43be32280258f7
+--     body md5 4bfbd50e86f4d1245bed3ab5ba08e669
 
 -- FUNCTION tenantfair_schedule_guard()
 --     RETURNS trigger
@@ -286,6 +286,6 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 3a4c12dfcdd3597be9f609373c9caba8
+--     body md5 277f7cd6346806b16ee561d067245e7c
 
 -- ROW of tenantfair_policy: {"id": 1, "scan_laps": 0, "max_active": null, "scan_budget": 32, "max_attempts": 5, "lease_seconds": 60, "admission_mode": "legacy", "initialized_at": null, "policy_version": 0, "scan_fruitless": 0, "scan_ring_position": 0, "configured_max_active": null}

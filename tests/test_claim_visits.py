@@ -192,13 +192,24 @@ def test_visit_grants_at_most_eight_and_no_more_than_is_wanted(
 
 
 @pytest.mark.conformance(59)
-def test_call_makes_at_most_32_grants_of_8(domain: Bench) -> None:
+@pytest.mark.parametrize("demand", [257, 1000, 2147483647])
+def test_call_makes_at_most_32_grants_of_8(domain: Bench, demand: int) -> None:
     domain.policy(cap=2147483647, budget=100)
     domain.queued("a", 2000)
-    found = domain.claim(1000)
+    found = domain.claim(demand)
     assert [row.outcome_count for row in found.inspections] == [8] * 32
     assert len({row.run_id for row in found.outcomes}) == 256
     assert domain.epoch("a") == 32
+
+
+@pytest.mark.conformance(37, 59)
+def test_the_largest_demand_is_spread_like_any_other(domain: Bench) -> None:
+    domain.policy(cap=2147483647, budget=100)
+    for tenant in ("a", "b", "c"):
+        domain.queued(tenant, 200)
+    found = domain.claim(2147483647)
+    assert [row.outcome_count for row in found.inspections] == [8] * 32
+    assert found.call.demand == 2147483647
 
 
 @pytest.mark.conformance(60, 77)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import LiteralString
 
 import pytest
 from psycopg import errors
 
+from tests.domains import scratch_domain
 from tests.rows import Session, assert_exact, counts, enqueue, script, sessions
 
 ENQUEUE = "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now())"
+
+FINISHED: LiteralString = (
+    "tenantfair_run SET status = 'completed', wake_at = NULL, finished_at = now() WHERE finished_at IS NULL"
+)
+FINISH_ONE: LiteralString = (
+    f"UPDATE {FINISHED} AND id = (SELECT min(id) FROM tenantfair_run WHERE finished_at IS NULL)"
+)
 
 
 @pytest.fixture
@@ -202,3 +211,60 @@ def test_hostile_search_path_and_shadow_tables_change_no_count(session: Callable
         assert shadows == (0,)
     finally:
         other.execute("DROP SCHEMA hostile CASCADE")
+
+
+@pytest.fixture
+def domains(db: Session) -> Iterator[tuple[str, str]]:
+    """The schemas of two domains."""
+    (here,) = db.execute("SELECT current_schema()").fetchone()
+    with scratch_domain("tf_hosts"):
+        yield here, "tf_hosts"
+
+
+@pytest.mark.conformance(144)
+@pytest.mark.parametrize("constraints", ["SET CONSTRAINTS ALL DEFERRED", "SET CONSTRAINTS ALL IMMEDIATE"])
+def test_each_domain_of_one_transaction_counts_for_itself(
+    db: Session, domains: tuple[str, str], constraints: str
+) -> None:
+    """As where a host keeps a schema for each of its customers and goes from one to the next."""
+
+    def in_each(*statements: LiteralString) -> None:
+        db.execute("BEGIN")
+        db.execute(constraints)
+        for statement in statements:
+            for schema in domains:
+                db.execute(f"SET LOCAL search_path = {schema}")
+                db.execute(statement)
+        db.execute("COMMIT")
+
+    def found() -> list[dict[str, int]]:
+        return [
+            dict(
+                db.execute(f"SELECT scope_key, unfinished_count FROM {schema}.tenantfair_schedule").fetchall()
+            )
+            for schema in domains
+        ]
+
+    in_each(ENQUEUE, ENQUEUE, ENQUEUE)
+    assert found() == [{"a": 3}, {"a": 3}]
+    in_each(FINISH_ONE, FINISH_ONE)
+    assert found() == [{"a": 1}, {"a": 1}]
+    in_each("DELETE FROM tenantfair_run WHERE finished_at IS NULL")
+    assert found() == [{"a": 0}, {"a": 0}]
+
+
+def test_one_statement_that_finishes_runs_of_two_domains_counts_each_for_itself(
+    db: Session, domains: tuple[str, str]
+) -> None:
+    """What one domain has added up is not noted in the other."""
+    for schema in domains:
+        db.execute(f"SET search_path = {schema}")
+        enqueue(db, "a", 3)
+    here, there = domains
+    db.execute(
+        f"WITH others AS (UPDATE {there}.{FINISHED} RETURNING 1)"
+        f" UPDATE {here}.{FINISHED} AND (SELECT count(*) FROM others) = 3"
+    )
+    for schema in domains:
+        db.execute(f"SET search_path = {schema}")
+        assert counts(db) == {"a": 0}

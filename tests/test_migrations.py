@@ -24,6 +24,7 @@ from tenantfair.models import Partition, Policy, Run, Schedule
 from tests.domains import migrate, scratch_alias, scratch_domain
 from tests.rows import connect, enqueue, in_background, result
 from tests.snapshot import SNAPSHOT, dump
+from tests.threads import in_django_thread, until_someone_waits_for
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -292,3 +293,25 @@ def test_installing_the_triggers_waits_for_an_insert_in_flight(empty: str) -> No
         enqueue(writer, "acme")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             migrating.execute(sql.install("tenantfair_run_unfinished.v1"))
+
+
+@pytest.mark.conformance(143)
+@database
+def test_installing_again_counts_what_was_in_flight(empty: str) -> None:
+    """Writers are waited for first: no run is too late for the count and too early for a trigger."""
+
+    def forwards() -> None:
+        connections[empty].connect()
+        migrate(empty)
+
+    migrate(empty)
+    migrate(empty, "0001")
+    with connect(options="-c search_path=tf_mig") as writer, connect() as observer:
+        writer.execute("BEGIN")
+        enqueue(writer, "late")
+        migrating = in_django_thread(forwards)
+        until_someone_waits_for(writer, observer)
+        writer.execute("COMMIT")
+        migrating.result(timeout=30)
+
+    assert query(empty, "SELECT scope_key, unfinished_count FROM tenantfair_schedule") == [("late", 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import LiteralString
 
 import pytest
 from psycopg import errors
@@ -17,6 +18,11 @@ from tests.rows import (
     script,
     sessions,
 )
+
+INTO_DECOY: LiteralString = "INSERT INTO decoy VALUES ('b', 'b', NULL, pg_current_xact_id(), 1)"
+FINISH_DECOY: LiteralString = "UPDATE decoy SET finished_at = now()"
+# The name of the fold's marker in this domain, as an SQL expression.
+FOLDING = "'tenantfair.folding_' || 'tenantfair_run'::regclass::oid"
 
 
 @pytest.fixture
@@ -90,9 +96,9 @@ def test_direct_write_of_the_same_count_is_allowed(db: Session) -> None:
     "before",
     [
         ["SELECT tenantfair_fold()"],
-        ["SELECT set_config('tenantfair.folding', '', true)"],
-        ["SET tenantfair.folding = ''"],
-        ["SET tenantfair.folding = '3'"],
+        [f"SELECT set_config({FOLDING}, '', true)"],
+        [f"SELECT set_config({FOLDING}, '', false)"],
+        [f"SELECT set_config({FOLDING}, '3', false)"],
         ["SET CONSTRAINTS ALL IMMEDIATE"],
         ["SAVEPOINT s", "SELECT tenantfair_fold()", "ROLLBACK TO s"],
     ],
@@ -107,6 +113,51 @@ def test_direct_write_is_refused_whatever_the_transaction_did_before(db: Session
     with pytest.raises(errors.IntegrityConstraintViolation):
         db.execute("UPDATE tenantfair_schedule SET unfinished_count = 7")
     db.execute("ROLLBACK")
+    assert counts(db) == {"a": 2}
+
+
+@pytest.fixture
+def outsider(db: Session) -> Iterator[Session]:
+    """A session of a role with no rights on any table of ours."""
+    db.execute("CREATE ROLE tf_outsider")
+    with sessions() as another:
+        (session := another()).execute("SET SESSION AUTHORIZATION tf_outsider")
+        yield session
+    db.execute("DROP OWNED BY tf_outsider; DROP ROLE tf_outsider")
+
+
+FOR_ALL, FOR_EACH = (
+    "FOR EACH STATEMENT EXECUTE FUNCTION tenantfair",
+    "FOR EACH ROW EXECUTE FUNCTION tenantfair",
+)
+
+
+@pytest.mark.conformance(20)
+@pytest.mark.parametrize(
+    ("trigger", "statement"),
+    [
+        (f"INSERT ON decoy REFERENCING NEW TABLE AS new_runs {FOR_ALL}_run_inserted()", INTO_DECOY),
+        (f"DELETE ON decoy REFERENCING OLD TABLE AS old_runs {FOR_ALL}_run_deleted()", "DELETE FROM decoy"),
+        (f"UPDATE ON decoy {FOR_ALL}_run_updated()", FINISH_DECOY),
+        (f"UPDATE ON decoy {FOR_EACH}_run_updated()", FINISH_DECOY),
+        (f"TRUNCATE ON decoy {FOR_ALL}_truncate_guard()", "TRUNCATE decoy"),
+        (f"INSERT ON decoy {FOR_EACH}_pending_fold()", INTO_DECOY),
+        (f"INSERT ON decoy {FOR_EACH}_partition_schedule()", INTO_DECOY),
+    ],
+)
+def test_no_count_moves_by_our_functions_on_a_table_of_somebody_else(
+    db: Session, outsider: Session, trigger: LiteralString, statement: LiteralString
+) -> None:
+    """They run as the owner, and anybody can create a trigger that calls them."""
+    enqueue(db, "a", 2)
+    outsider.execute(
+        "CREATE TEMP TABLE decoy"
+        " (scope_key text, tenant_id text, finished_at timestamptz, xid xid8, delta bigint)"
+    )
+    outsider.execute("INSERT INTO decoy VALUES ('a', 'a', NULL, pg_current_xact_id(), 1)")
+    outsider.execute("CREATE TRIGGER decoy AFTER " + trigger)
+    with pytest.raises(errors.IntegrityConstraintViolation, match="decoy fires for tenantfair_"):
+        outsider.execute(statement)
     assert counts(db) == {"a": 2}
 
 

@@ -1,9 +1,10 @@
 -- Sets the counts of the given, locked scopes to their unfinished runs, and to 0 where the partition is gone;
 -- returns what changed. Nobody may write a count (tenantfair_schedule_guard) but the fold at commit, which sets
--- the transaction-local marker tenantfair.folding to its transaction's id. This is the one other place that sets
+-- the transaction-local marker tenantfair.folding_N to its transaction's id. This is the one other place that sets
 -- it; the marker dies with the repair's transaction, which writes no count in any other way.
 WITH marker AS MATERIALIZED (
-    SELECT set_config('tenantfair.folding', pg_current_xact_id()::text, true) AS folding
+    SELECT
+        set_config('tenantfair.folding_' || 'tenantfair_run'::regclass::oid, pg_current_xact_id()::text, true) AS folding
 ),
 recount AS MATERIALIZED (
     SELECT

@@ -111,7 +111,7 @@ DECLARE
     v_error          text;
 
     -- what is left of the call's budgets, and what it did so far
-    v_demand      integer := p_demand;
+    v_demand      integer := least(p_demand, c_quantum * c_grants);
     v_visits      integer;
     v_grants      integer := c_grants;
     v_inspections integer := 0;

@@ -20,24 +20,28 @@ CREATE OR REPLACE FUNCTION tenantfair_fold()
     SET enable_bitmapscan = off
 AS $tenantfair_fold$
 DECLARE
+    c_fold_opened CONSTANT text := 'tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid;
+    c_noted_scope CONSTANT text := 'tenantfair.noted_scope_' || 'tenantfair_run'::regclass::oid;
+    c_delta_since CONSTANT text := 'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid;
+    c_folding     CONSTANT text := 'tenantfair.folding_' || 'tenantfair_run'::regclass::oid;
     v_scopes text[];
     v_deltas bigint[];
     v_marker text;
 BEGIN
     -- What updates have added up and not noted yet (tenantfair_run_updated). They start afresh after this fold, so
     -- that the next one notes its row and opens another.
-    IF current_setting('tenantfair.delta_since', true) <> '' THEN
+    IF current_setting(c_delta_since, true) <> '' THEN
         INSERT INTO tenantfair_pending (xid, opens, scope_key, delta)
         VALUES (
             pg_current_xact_id(),
             false,
-            substr(current_setting('tenantfair.noted_scope'), 2),
-            current_setting('tenantfair.delta_since')::bigint
+            substr(current_setting(c_noted_scope), 2),
+            current_setting(c_delta_since)::bigint
         );
-        v_marker := set_config('tenantfair.delta_since', '', true);
+        v_marker := set_config(c_delta_since, '', true);
     END IF;
-    v_marker := set_config('tenantfair.noted_scope', '', true);
-    v_marker := set_config('tenantfair.fold_opened', '', true);
+    v_marker := set_config(c_noted_scope, '', true);
+    v_marker := set_config(c_fold_opened, '', true);
 
     WITH taken AS (
         DELETE FROM tenantfair_pending
@@ -72,7 +76,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
     END IF;
 
-    v_marker := set_config('tenantfair.folding', pg_current_xact_id()::text, true);
+    v_marker := set_config(c_folding, pg_current_xact_id()::text, true);
     FOR i IN 1..cardinality(v_scopes) LOOP
         UPDATE tenantfair_schedule
         SET unfinished_count = unfinished_count + v_deltas[i]
@@ -91,7 +95,7 @@ BEGIN
                 USING ERRCODE = 'foreign_key_violation';
         END IF;
     END LOOP;
-    v_marker := set_config('tenantfair.folding', '', true);
+    v_marker := set_config(c_folding, '', true);
 END
 $tenantfair_fold$;
 
@@ -102,6 +106,10 @@ CREATE OR REPLACE FUNCTION tenantfair_pending_fold()
     SET search_path FROM CURRENT
 AS $tenantfair_pending_fold$
 BEGIN
+    IF TG_RELID <> 'tenantfair_pending'::regclass THEN
+        RAISE EXCEPTION '% fires for tenantfair_pending alone', TG_NAME
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
     IF NEW.delta = 0 THEN
         PERFORM tenantfair_fold();
     ELSE

@@ -3,15 +3,18 @@
 -- the transaction that wrote it; a crash empties the table together with those transactions.
 --
 -- A transaction's first note opens its fold. That the fold is open is remembered in the transaction-local setting
--- tenantfair.fold_opened, which a rollback to a savepoint takes back together with the note; a setting lost
+-- tenantfair.fold_opened_N, which a rollback to a savepoint takes back together with the note; a setting lost
 -- otherwise opens a second fold that finds nothing. It is set before the note is there, because an immediate
--- constraint folds it on the spot.
+-- constraint folds it on the spot. N is the object id of the run table: one transaction may write in several
+-- domains, and each has a fold of its own.
 
 CREATE UNLOGGED TABLE tenantfair_pending (
     xid       xid8 NOT NULL DEFAULT pg_current_xact_id(),
     opens     boolean NOT NULL DEFAULT CASE
-        WHEN current_setting('tenantfair.fold_opened', true) = pg_current_xact_id()::text THEN false
-        ELSE set_config('tenantfair.fold_opened', pg_current_xact_id()::text, true) IS NOT NULL
+        WHEN current_setting('tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid, true) = pg_current_xact_id()::text
+        THEN false
+        ELSE set_config('tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid, pg_current_xact_id()::text, true)
+            IS NOT NULL
     END,
     scope_key text COLLATE "C" NOT NULL,
     delta     bigint NOT NULL

@@ -5,7 +5,8 @@
 -- only when a run finishes, is revived or changes hands, so claims and heartbeats pass without a note. Rows that
 -- follow one of the same scope are added up and noted together: a note for each would be half the cost of a mass
 -- finish.
--- Runs as the owner, so that a role that may only enqueue needs no rights on the counts.
+-- Runs as the owner, so that a role that may only enqueue needs no rights on the counts; and for no other table, since
+-- anybody can create a trigger on a table of their own.
 
 -- The rule of tenantfair.tenants.validate_tenant; NULL, the tenantless scope, is well formed.
 CREATE OR REPLACE FUNCTION tenantfair_tenant_is_well_formed(p_tenant_id text)
@@ -34,6 +35,10 @@ DECLARE
     v_deltas     bigint[];
     v_well_named boolean;
 BEGIN
+    IF TG_RELID <> 'tenantfair_run'::regclass THEN
+        RAISE EXCEPTION '% fires for tenantfair_run alone', TG_NAME
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
     SELECT
         array_agg(inserted.scope_key) FILTER (WHERE inserted.unfinished > 0),
         array_agg(inserted.unfinished) FILTER (WHERE inserted.unfinished > 0),
@@ -70,6 +75,10 @@ CREATE OR REPLACE FUNCTION tenantfair_run_deleted()
     SET search_path FROM CURRENT
 AS $tenantfair_run_deleted$
 BEGIN
+    IF TG_RELID <> 'tenantfair_run'::regclass THEN
+        RAISE EXCEPTION '% fires for tenantfair_run alone', TG_NAME
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
     INSERT INTO tenantfair_pending (scope_key, delta)
     SELECT scope_key, - count(*)
     FROM old_runs
@@ -79,8 +88,8 @@ BEGIN
 END
 $tenantfair_run_deleted$;
 
--- Called for each row that counts, then for the statement. What is added up is in two transaction-local settings,
--- which a rollback to a savepoint takes back together with the rows: the scope noted last, behind a colon, and
+-- Called for each row that counts, then for the statement. What is added up is in two transaction-local settings of the
+-- domain, which a rollback to a savepoint takes back together with the rows: the scope noted last, behind a colon, and
 -- what came for it since. That is noted when another scope comes or the statement ends; where a host's trigger
 -- finishes runs in a statement that does not name finished_at, the fold finds it.
 CREATE OR REPLACE FUNCTION tenantfair_run_updated()
@@ -90,11 +99,17 @@ CREATE OR REPLACE FUNCTION tenantfair_run_updated()
     SET search_path FROM CURRENT
 AS $tenantfair_run_updated$
 DECLARE
-    v_scope CONSTANT text := current_setting('tenantfair.noted_scope', true);
-    v_since CONSTANT bigint := nullif(current_setting('tenantfair.delta_since', true), '')::bigint;
+    c_noted_scope CONSTANT text := 'tenantfair.noted_scope_' || 'tenantfair_run'::regclass::oid;
+    c_delta_since CONSTANT text := 'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid;
+    v_scope CONSTANT text := current_setting(c_noted_scope, true);
+    v_since CONSTANT bigint := nullif(current_setting(c_delta_since, true), '')::bigint;
     v_delta bigint;
     v_set   text;
 BEGIN
+    IF TG_RELID <> 'tenantfair_run'::regclass THEN
+        RAISE EXCEPTION '% fires for tenantfair_run alone', TG_NAME
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
     IF TG_LEVEL = 'ROW' THEN
         IF NEW.tenant_id IS DISTINCT FROM OLD.tenant_id THEN
             RAISE EXCEPTION 'a run never changes its tenant'
@@ -102,15 +117,15 @@ BEGIN
         END IF;
         v_delta := CASE WHEN NEW.finished_at IS NULL THEN 1 ELSE -1 END;
         IF ':' || NEW.scope_key = v_scope THEN
-            v_set := set_config('tenantfair.delta_since', (coalesce(v_since, 0) + v_delta)::text, true);
+            v_set := set_config(c_delta_since, (coalesce(v_since, 0) + v_delta)::text, true);
             RETURN NULL;
         END IF;
-        v_set := set_config('tenantfair.noted_scope', ':' || NEW.scope_key, true);
+        v_set := set_config(c_noted_scope, ':' || NEW.scope_key, true);
     END IF;
 
     -- Settings first: an immediate constraint folds a note on the spot.
     IF v_since IS NOT NULL THEN
-        v_set := set_config('tenantfair.delta_since', '', true);
+        v_set := set_config(c_delta_since, '', true);
         INSERT INTO tenantfair_pending (scope_key, delta)
         SELECT substr(v_scope, 2), v_since
         WHERE v_since <> 0;

@@ -1,5 +1,5 @@
 -- What nobody may do to the ring, raw SQL included. Scope and position are for life; the count moves only
--- by the fold, which alone sets the transaction-local marker tenantfair.folding. Trigger depth would not do
+-- by the fold, which alone sets the transaction-local marker tenantfair.folding_N. Trigger depth would not do
 -- as a guard: a write from anybody's trigger has depth too.
 
 CREATE OR REPLACE FUNCTION tenantfair_schedule_guard()
@@ -48,7 +48,8 @@ CREATE OR REPLACE TRIGGER tenantfair_schedule_guard_update
         OR NEW.ring_position IS DISTINCT FROM OLD.ring_position
         OR (
             NEW.unfinished_count IS DISTINCT FROM OLD.unfinished_count
-            AND current_setting('tenantfair.folding', true) IS DISTINCT FROM pg_current_xact_id()::text
+            AND current_setting('tenantfair.folding_' || 'tenantfair_run'::regclass::oid, true)
+                IS DISTINCT FROM pg_current_xact_id()::text
         )
     )
     EXECUTE FUNCTION tenantfair_schedule_guard();

@@ -1,5 +1,8 @@
 -- What Django's models cannot say about the tables.
 
+-- The counts below and the triggers, which come later, must see the same runs.
+LOCK TABLE tenantfair_partition, tenantfair_schedule, tenantfair_run IN SHARE ROW EXCLUSIVE MODE;
+
 -- Positions are handed out by the database alone, in order, for life.
 ALTER TABLE tenantfair_schedule
     ALTER COLUMN ring_position ADD GENERATED ALWAYS AS IDENTITY;

@@ -12,10 +12,15 @@ DECLARE
     -- A snapshot older than the locks does not show what others committed meanwhile; an empty file cannot lie.
     v_blind CONSTANT boolean := current_setting('transaction_isolation') <> 'read committed';
 BEGIN
-    IF TG_TABLE_NAME = 'tenantfair_run' THEN
+    IF TG_RELID NOT IN ('tenantfair_run'::regclass, 'tenantfair_schedule'::regclass) THEN
+        RAISE EXCEPTION '% fires for tenantfair_run and tenantfair_schedule alone', TG_NAME
+            USING ERRCODE = 'integrity_constraint_violation';
+    END IF;
+
+    IF TG_RELID = 'tenantfair_run'::regclass THEN
         -- The runs this transaction noted are gone with the rest.
         DELETE FROM tenantfair_pending WHERE xid = pg_current_xact_id();
-        PERFORM set_config('tenantfair.delta_since', '', true);
+        PERFORM set_config('tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid, '', true);
         IF EXISTS (SELECT FROM tenantfair_schedule WHERE in_ring)
             OR (v_blind AND pg_relation_size('tenantfair_schedule') > 0)
         THEN

@@ -9,7 +9,10 @@ MUTANTS = (
     Mutant(
         name="count-written-by-a-trigger-of-the-host",
         file=GUARD,
-        old="AND current_setting('tenantfair.folding', true) IS DISTINCT FROM pg_current_xact_id()::text",
+        old=(
+            "AND current_setting('tenantfair.folding_' || 'tenantfair_run'::regclass::oid, true)\n"
+            "                IS DISTINCT FROM pg_current_xact_id()::text"
+        ),
         new="AND pg_trigger_depth() = 0",
         breaks="the guard is no mere pg_trigger_depth(): any trigger of the host has depth (contract 2, item 20)",
         killed_by=("test_ring.py::test_direct_write_from_a_trigger_of_the_host_is_refused",),

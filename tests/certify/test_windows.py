@@ -45,6 +45,28 @@ def lately(seconds: float) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
+def test_others_count_in_the_order_of_their_changes_not_of_their_beginnings() -> None:
+    """A slow enqueue has an early id, and brings its tenant back after a later one has taken it away."""
+    with bench() as domain:
+        domain.policy(4)
+        domain.queued("a")
+        domain.queued("z")
+
+        def play() -> None:
+            claim(domain, 2)
+            slow = domain.holding(
+                "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('a', 'tests.task', now())"
+            )
+            domain.finish(*domain.admitted("a"))
+            slow.execute("COMMIT")
+            assert claim(domain).scopes == ["a"]
+            claim(domain)
+
+        certificate = certified(play)
+    assert certificate.calls == 3
+    assert certificate.violations == []
+
+
 @pytest.mark.conformance(154)
 def test_target_at_the_end_of_a_long_ring_reaches_the_bound() -> None:
     with bench() as domain:

@@ -84,7 +84,7 @@ CHECKS: Final = {
             "tenantfair.E009",
             "All migrations are applied, but the database lacks what they install: counts would not move and"
             " runs would not be claimed.",
-            "`manage.py sqlmigrate tenantfair 0002` prints the statements that create what is missing.",
+            "Run `manage.py tenantfair_doctor --reinstall --fix`; it names what is left.",
         ),
         Check(
             "tenantfair.W001",

@@ -128,13 +128,9 @@ def remedy(alias: str) -> str:
     """Return the command that brings the database on `alias` to the shape this version needs."""
     if any(_unknown_migrations(alias)):
         return "Install the version of tenantfair that this database was migrated with."
-    command = f"manage.py migrate tenantfair --database={alias}"
     if pending_migrations(alias):
-        return f"Run `{command}`."
-    return (
-        f"Run `{command}`; when it finds nothing to apply, `manage.py sqlmigrate tenantfair 0002` prints"
-        " the statements that create what is missing."
-    )
+        return f"Run `manage.py migrate tenantfair --database={alias}`."
+    return f"Run `manage.py tenantfair_doctor --reinstall --fix --database={alias}`; it names what is left."
 
 
 def _server_problems(alias: str) -> Iterator[str]:

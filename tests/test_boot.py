@@ -166,19 +166,25 @@ def test_a_changed_start_waits_for_the_open_claim_and_then_goes_on(configured: A
 @pytest.mark.conformance(126)
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "remedy"),
     [
-        "DROP TRIGGER tenantfair_run_inserted ON tenantfair_run",
-        "DROP FUNCTION tenantfair_claim(timestamptz, timestamptz, integer, integer, text, boolean)",
-        "ALTER TABLE tenantfair_run DROP COLUMN tenant_admitted_at CASCADE",
-        "DELETE FROM django_migrations WHERE name = '0002_install'",
+        ("DROP TRIGGER tenantfair_run_inserted ON tenantfair_run", "tenantfair_doctor --reinstall --fix"),
+        (
+            "DROP FUNCTION tenantfair_claim(timestamptz, timestamptz, integer, integer, text, boolean)",
+            "tenantfair_doctor --reinstall --fix",
+        ),
+        (
+            "ALTER TABLE tenantfair_run DROP COLUMN tenant_admitted_at CASCADE",
+            "tenantfair_doctor --reinstall --fix",
+        ),
+        ("DELETE FROM django_migrations WHERE name = '0002_install'", "migrate tenantfair"),
     ],
 )
-def test_a_start_refuses_another_shape_before_it_touches_the_policy(damage: str) -> None:
+def test_a_start_refuses_another_shape_before_it_touches_the_policy(damage: str, remedy: str) -> None:
     with scratch_domain("tf_boot") as alias:
         script_on(alias, damage)
 
-        with pytest.raises(SchemaMismatch, match=r"manage\.py migrate tenantfair --database=scratch_tf_boot"):
+        with pytest.raises(SchemaMismatch, match=f"manage.py {remedy} --database=scratch_tf_boot"):
             policy.synchronize(alias)
 
         assert Policy.objects.using(alias).get().policy_version == 0

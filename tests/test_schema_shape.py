@@ -78,6 +78,19 @@ DAMAGES = {
     ),
     f"ALTER PROCEDURE {LAP} SECURITY DEFINER": "function tenantfair_claim_lap is bound, so it cannot commit",
     f"ALTER FUNCTION {CLAIM} RESET search_path": "function tenantfair_claim is not bound to its schema",
+    f"ALTER FUNCTION {CLAIM} RESET enable_seqscan": (
+        "function tenantfair_claim is without the settings of its plans"
+    ),
+    f"ALTER FUNCTION {CLAIM} SECURITY DEFINER": (
+        "function tenantfair_claim is run with the rights of its owner"
+    ),
+    "ALTER FUNCTION tenantfair_run_deleted() SECURITY INVOKER": (
+        "function tenantfair_run_deleted is not run with the rights of its owner"
+    ),
+    "ALTER TABLE tenantfair_partition DISABLE TRIGGER ALL;"
+    "ALTER TABLE tenantfair_partition ENABLE TRIGGER USER": (
+        "constraint tenantfair_schedule_partition is disabled"
+    ),
     "DROP TRIGGER tenantfair_run_updated ON tenantfair_run": (
         "trigger tenantfair_run.tenantfair_run_updated is missing"
     ),

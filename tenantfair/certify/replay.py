@@ -89,7 +89,7 @@ class _Domain:
 
     def take(self, turn: _Turn, seen: Sequence[_Other], at_work: Sequence[_Other]) -> None:
         """Judge a call; what it has `seen` was committed since the last one, those `at_work` had begun."""
-        # A step is counted while the changed row is locked, so steps are the order of changes; transactions are not.
+        # A step is counted while the changed row is locked: steps are in the order of changes, ids are not.
         others = sorted((row for other in seen for row in other.rows), key=_step_of)
         if self._last is not None and turn.number != self._last + 1:
             self._judge.event(Reason.ROLLED_BACK)

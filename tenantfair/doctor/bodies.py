@@ -16,16 +16,21 @@ _FUNCTION: Final = re.compile(
 )
 
 
-def shipped_bodies() -> dict[str, str]:
-    """Return the body of each function by name, from the newest version of each shipped file."""
+def newest_files() -> list[str]:
+    """Return the names of the shipped files with a version, the newest of each, for `sql.load()`."""
     newest: dict[str, int] = {}
     for path in files(sql).iterdir():
         if found := _FILE.fullmatch(path.name):
             newest[found["stem"]] = max(newest.get(found["stem"], 0), int(found["version"]))
+    return [f"{stem}.v{version}" for stem, version in sorted(newest.items())]
+
+
+def shipped_bodies() -> dict[str, str]:
+    """Return the body of each function by name, from the newest version of each shipped file."""
     return {
         function["name"]: function["body"]
-        for stem, version in newest.items()
-        for function in _FUNCTION.finditer(sql.load(f"{stem}.v{version}"))
+        for name in newest_files()
+        for function in _FUNCTION.finditer(sql.load(name))
     }
 
 

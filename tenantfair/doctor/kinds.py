@@ -47,14 +47,14 @@ KINDS: Final = {
             "schema",
             Severity.GRAVE,
             "The schema is not the one this version needs: something is missing, disabled or not validated.",
-            'Run `manage.py migrate tenantfair`; for what it does not bring back, see "When objects are'
-            ' missing" in the upgrade guide.',
+            "Run `manage.py migrate tenantfair`, then `manage.py tenantfair_doctor --reinstall --fix`; for"
+            ' what is left see "When objects are missing" in the upgrade guide.',
         ),
         Kind(
             "function_body",
             Severity.GRAVE,
             "An installed function is not the text that this version ships.",
-            "`manage.py sqlmigrate tenantfair 0002` prints the shipped text; install it again.",
+            "Run `manage.py tenantfair_doctor --reinstall`.",
         ),
         Kind(
             "policy_missing",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
@@ -30,6 +32,7 @@ _WORDS: Final = {
     "partition_added": "partition of {name!r}: added",
     "position_added": "place of {name!r} on the ring: added, {after}",
     "notes_dropped": "{before} left-over notes for {name!r}: deleted",
+    "reinstalled": "{name}: put right",
 }
 
 
@@ -39,7 +42,7 @@ class RepairBlocked(TenantFairError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """One thing that a repair changed: what, of which scope or table, and the number before and after."""
+    """One thing that was changed: what, of which scope, table or object, and the number before and after."""
 
     what: str
     name: str
@@ -65,9 +68,15 @@ def repair(using: str | None = None, *, lock_timeout_ms: int = LOCK_TIMEOUT_MS) 
             [example for finding in report.findings if finding.id in MISFITS for example in finding.examples],
             "Nothing was repaired.",
         )
+    with blocked_as_such(), transaction.atomic(using=alias, durable=True):
+        return _Repair(alias, lock_timeout_ms).all()
+
+
+@contextmanager
+def blocked_as_such() -> Iterator[None]:
+    """Raise `RepairBlocked` where a lock was waited for in vain."""
     try:
-        with transaction.atomic(using=alias, durable=True):
-            return _Repair(alias, lock_timeout_ms).all()
+        yield
     except OperationalError as error:
         if isinstance(error.__cause__, (LockNotAvailable, DeadlockDetected)):
             raise RepairBlocked(f"nothing was changed, try again: {error}") from error

@@ -24,7 +24,11 @@ class Migration(migrations.Migration):
         migrations.RunSQL(install("tenantfair_pending.v1"), "DROP TABLE tenantfair_pending"),
         migrations.RunSQL(
             install("tenantfair_fold.v1"),
-            "DROP FUNCTION tenantfair_pending_fold() CASCADE; DROP FUNCTION tenantfair_fold()",
+            "DROP FUNCTION tenantfair_pending_fold(); DROP FUNCTION tenantfair_fold()",
+        ),
+        migrations.RunSQL(
+            install("tenantfair_pending_fold.v1"),
+            "DROP TRIGGER tenantfair_pending_fold ON tenantfair_pending",
         ),
         migrations.RunSQL(
             install("tenantfair_run_unfinished.v1"),

@@ -34,7 +34,12 @@ SELECT
     'constraint',
     found.conname,
     '',
-    CASE WHEN NOT found.convalidated THEN 'not validated' END
+    CASE
+        WHEN NOT found.convalidated THEN 'not validated'
+        -- A restore with --disable-triggers that was broken off leaves even those of a foreign key off.
+        WHEN EXISTS (SELECT FROM pg_trigger AS own WHERE own.tgconstraint = found.oid AND own.tgenabled NOT IN ('O', 'A'))
+        THEN 'disabled'
+    END
 FROM pg_constraint AS found
 JOIN ours
     ON ours.oid = found.conrelid
@@ -72,6 +77,23 @@ SELECT
                 WHEN found.proconfig IS NOT NULL OR found.prosecdef THEN 'bound, so it cannot commit'
             END
         WHEN found.prokind <> 'f' THEN 'not a plain function'
+        WHEN found.prosecdef <> (found.proname IN (
+            'tenantfair_fold',
+            'tenantfair_partition_schedule',
+            'tenantfair_pending_fold',
+            'tenantfair_run_deleted',
+            'tenantfair_run_inserted',
+            'tenantfair_run_updated',
+            'tenantfair_truncate_guard'
+        ))
+        THEN CASE WHEN found.prosecdef THEN 'run with the rights of its owner' ELSE 'not run with the rights of its owner' END
+        WHEN found.proname IN ('tenantfair_claim', 'tenantfair_fold')
+            AND NOT coalesce(
+                found.proconfig
+                    @> '{plan_cache_mode=force_generic_plan,enable_seqscan=off,enable_bitmapscan=off}'::text[],
+                false
+            )
+            THEN 'without the settings of its plans'
         -- An immutable function looks nothing up, and unbound it can be inlined.
         WHEN found.provolatile <> 'i' AND NOT coalesce(home.pinned_path = ANY (found.proconfig), false)
             THEN 'not bound to its schema'

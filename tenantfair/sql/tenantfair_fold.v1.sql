@@ -119,11 +119,3 @@ BEGIN
     RETURN NULL;
 END
 $tenantfair_pending_fold$;
-
--- CREATE OR REPLACE knows no constraint triggers; this one is created once, with its table.
-CREATE CONSTRAINT TRIGGER tenantfair_pending_fold
-    AFTER INSERT ON tenantfair_pending
-    DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW
-    WHEN (NEW.opens)
-    EXECUTE FUNCTION tenantfair_pending_fold();

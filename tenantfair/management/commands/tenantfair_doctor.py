@@ -43,6 +43,12 @@ class Command(BaseCommand):
             help="recompute counts; add missing partitions, places on the ring and the policy row; move"
             " identities that are behind; say what was changed",
         )
+        parser.add_argument(
+            "--reinstall",
+            action="store_true",
+            help="before anything else create functions and triggers anew, as the migrations did; say what"
+            " that put right",
+        )
         for name, default, what in (
             ("stalled", Limits().stalled_after, "due work and free slots, but nothing started for so long"),
             (
@@ -66,9 +72,11 @@ class Command(BaseCommand):
         with exit_codes():
             alias = alias_of(options["database"])
             try:
+                if options["reinstall"]:
+                    changes += doctor.reinstall(alias)
                 report = doctor.examine(alias, limits)
                 if options["fix"] and report.fits:
-                    changes = doctor.repair(alias)
+                    changes += doctor.repair(alias)
                     report = doctor.examine(alias, limits)
             except ProgrammingError as error:
                 if not isinstance(error.__cause__, InsufficientPrivilege):

@@ -45,7 +45,7 @@ def claim_due(
     until: tuple[int, int] | None = None,
     allow_in_transaction: bool = False,
 ) -> ClaimBatch:
-    """Claim up to `demand` runs in one statement that commits by itself, and return what was granted.
+    """Claim up to `demand` runs in a transaction of its own, and return what was granted.
 
     `preference` matters at demand one: it picks between ready and expired work of one admission tier.
     Due, lease and expiry are decided by the database's clock; `now` replaces it in tests.

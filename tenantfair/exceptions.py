@@ -50,7 +50,7 @@ class ClaimUnavailable(TenantFairError):
 
     `reason` is one of `read_only_transaction`, `unsupported_isolation`, `lock_contention`,
     `not_initialized`, `inactive_engine`, `malformed_policy` or `open_transaction`; `phase` is
-    `policy_cursor` when the policy row was contended, else None (contract 3).
+    `policy_cursor` when the policy row was contended, else None.
     """
 
     def __init__(self, reason: str, phase: str | None = None) -> None:

@@ -26,7 +26,7 @@ def _check(function: str, *columns: str) -> Func:
 
 
 class Policy(models.Model):
-    """The domain's single row: mode, default cap, lease, budget and the durable cursor (contract 2)."""
+    """The domain's single row: mode, default cap, lease, budget and the durable cursor."""
 
     class Mode(models.TextChoices):
         LEGACY = "legacy", _("legacy")
@@ -151,7 +151,7 @@ class Schedule(models.Model):
 
 
 class Run(models.Model):
-    """One durable piece of background work (contract 2)."""
+    """One durable piece of background work."""
 
     class Status(models.TextChoices):
         RUNNING = "running", _("running")

@@ -67,7 +67,7 @@ class Poisoned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
-    """What one claim call did, free of identities: the `call` row of contract 3, D11.
+    """What one claim call did, free of identities: the `call` row of `tenantfair_claim`.
 
     `before` and `after` are (laps, cursor) pairs; `denials` counts fruitless inspections by disposition.
     The legacy engine walks no ring and reports zeros.

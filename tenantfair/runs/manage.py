@@ -28,7 +28,7 @@ from tenantfair.sql import load
 Changes = dict[str, Any] | None
 Decision = Callable[[Run, State, datetime], Changes]
 
-# No claim and no place among the admitted: what every change from outside leaves behind (contract 4).
+# No claim and no place among the admitted: what every change from outside leaves behind.
 _FREED: dict[str, Any] = {
     "claim_token": None,
     "claimed_at": None,

@@ -8,7 +8,7 @@ MUTANTS = (
         file="claim/__init__.py",
         old='            raise ClaimUnavailable("open_transaction")\n',
         new="            pass\n",
-        breaks="claim_due() refuses inside an atomic block (D9)",
+        breaks="claim_due() refuses inside an atomic block",
         killed_by=("test_claim_engines.py::test_claim_inside_a_transaction_is_refused",),
     ),
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS = (
         file="claim/decode.py",
         old="            except (ValueError, RecursionError):\n",
         new="            except RecursionError:\n",
-        breaks="one bad row never strands its neighbours (contract 7)",
+        breaks="one bad row never strands its neighbours",
         killed_by=(
             "cases/test_tf_batch.py::test_a_number_that_python_cannot_read_fails_its_own_run_at_once",
         ),
@@ -34,7 +34,7 @@ MUTANTS = (
         file="claim/base.py",
         old='_UNSHOWN = frozenset({"claim_token", "args"',
         new='_UNSHOWN = frozenset({"args"',
-        breaks="no outcome shows payload or token (contract 7)",
+        breaks="no outcome shows payload or token",
         killed_by=("test_runs_finish.py::test_no_outcome_shows_payload_or_token",),
     ),
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = (
         file="claim/decode.py",
         old='rows_of_kind(answer, "error")',
         new='rows_of_kind(answer, "failure")',
-        breaks="an error row is ClaimUnavailable with its reason (contract 3, item 103)",
+        breaks="an error row is ClaimUnavailable with its reason (item 103)",
         killed_by=("test_claim_trace.py::test_unavailable_policy_is_one_error_with_a_reason",),
     ),
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS = (
         file="claim/decode.py",
         old="key=order)",
         new="key=lambda row: [-place for place in order(row)])",
-        breaks="outcomes come in the order they were granted (contract 3, item 101)",
+        breaks="outcomes come in the order they were granted (item 101)",
         killed_by=(
             "test_claim_trace.py::test_rows_of_a_call_agree_with_each_other",
             "test_claim_engines.py::test_oldest_of_one_tenant_come_first_and_demand_is_not_passed",
@@ -77,7 +77,7 @@ MUTANTS = (
         file="claim/__init__.py",
         old="(plan.lap or is_unflushed(answer))",
         new="(plan.lap or not is_unflushed(answer))",
-        breaks="claim commits are synchronous by default (contract 7, decision 0010)",
+        breaks="claim commits are synchronous by default (decision 0010)",
         killed_by=(
             "test_claim_commits.py::test_a_claim_that_found_the_door_taken_waits_for_the_disk_when_it_is_out",
         ),
@@ -87,7 +87,7 @@ MUTANTS = (
         file="metrics.py",
         old="labels[label] if labels[label] in words else OTHER",
         new="labels[label]",
-        breaks="no tenant, scope, run or token in a metric label (contract 7, item 172)",
+        breaks="no tenant, scope, run or token in a metric label (item 172)",
         killed_by=("test_metrics.py::test_no_caller_can_make_an_identity_a_label",),
     ),
     Mutant(
@@ -95,7 +95,7 @@ MUTANTS = (
         file="metrics.py",
         old='    claim_observed.connect(_count_claim, weak=False, dispatch_uid="tenantfair.metrics")',
         new="    claim_observed.connect(lambda **sent: _count_claim(**sent), weak=False)",
-        breaks="connecting twice counts once (contract 7)",
+        breaks="connecting twice counts once",
         killed_by=("test_metrics.py::test_connecting_twice_counts_once",),
     ),
     Mutant(
@@ -103,7 +103,7 @@ MUTANTS = (
         file="worker/records.py",
         old="if get_settings().log_tenants else facts",
         new="if lease.tenant_id else facts",
-        breaks="logs name a tenant only where settings allow it (contract 7)",
+        breaks="logs name a tenant only where settings allow it",
         killed_by=("test_worker_runs.py::test_one_log_record_names_the_run_and_never_the_tenant",),
     ),
     Mutant(
@@ -111,7 +111,7 @@ MUTANTS = (
         file="wakeups.py",
         old="    transaction.on_commit(_Hint(alias, moment), using=alias, robust=True)\n",
         new="    _Hint(alias, moment)()\n",
-        breaks="wake-ups are sent after commit: rollbacks wake nobody (contract 7, item 170)",
+        breaks="wake-ups are sent after commit: rollbacks wake nobody (item 170)",
         killed_by=("test_listener.py::test_what_is_rolled_back_or_due_later_notifies_nobody",),
     ),
     Mutant(
@@ -143,7 +143,7 @@ MUTANTS = (
         file="wakeups.py",
         old="    if not settings.listen:\n        return\n",
         new="",
-        breaks="LISTEN False sends nothing (contract 7)",
+        breaks="LISTEN False sends nothing",
         killed_by=("test_listener.py::test_listen_off_sends_nothing",),
     ),
     Mutant(
@@ -151,7 +151,7 @@ MUTANTS = (
         file="wakeups.py",
         old="    except Exception:  # polling finds the work; no failure here may matter\n",
         new="    except KeyError:\n",
-        breaks="losing every notification costs one poll interval and nothing else (contract 7)",
+        breaks="losing every notification costs one poll interval and nothing else",
         killed_by=("test_listener.py::test_a_wake_up_that_cannot_be_sent_harms_no_enqueue",),
     ),
     Mutant(
@@ -159,7 +159,7 @@ MUTANTS = (
         file="schema.py",
         old='    "tenantfair_run.tenantfair_run_updated": "",\n',
         new="",
-        breaks="start-up refuses a schema whose shape it does not know (contract 6, item 126)",
+        breaks="start-up refuses a schema whose shape it does not know (item 126)",
         killed_by=(
             "test_schema_shape.py::test_each_damage_is_named_with_what_was_found_and_what_is_needed",
             "test_schema_shape.py::test_every_installed_function_and_trigger_is_one_that_is_needed",
@@ -170,7 +170,7 @@ MUTANTS = (
         file="schema.py",
         old="        if found.fault and (found.kind, found.name) in needed:\n",
         new='        if found.fault == "" and (found.kind, found.name) in needed:\n',
-        breaks="a disabled trigger is as good as none (contract 6, item 126)",
+        breaks="a disabled trigger is as good as none (item 126)",
         killed_by=("test_schema_shape.py::test_each_damage_is_named_with_what_was_found_and_what_is_needed",),
     ),
     Mutant(
@@ -186,7 +186,7 @@ MUTANTS = (
         file="admin/run_actions.py",
         old="        if derived(run) not in action.states:\n            counted",
         new="        if derived(run) is None:\n            counted",
-        breaks="an action changes the states that it names and says which it left alone (contract 6)",
+        breaks="an action changes the states that it names and says which it left alone",
         killed_by=(
             "test_admin_runs.py::TestActions::test_cancel_ends_every_unfinished_run_and_counts_the_others",
             "test_admin_runs.py::TestActions::test_retry_queues_failed_and_poisoned_runs_again",
@@ -197,7 +197,7 @@ MUTANTS = (
         file="admin/run_actions.py",
         old='if request.POST.get("post") != "yes":',
         new='if request.POST.get("post") == "no":',
-        breaks="nothing changes before the answer (contract 6)",
+        breaks="nothing changes before the answer",
         killed_by=("test_admin_runs.py::TestActions::test_nothing_changes_before_the_answer",),
     ),
     Mutant(
@@ -205,7 +205,7 @@ MUTANTS = (
         file="management/base.py",
         old="    except TenantFairError as error:\n        raise CommandError(str(error)) from error\n",
         new="    except TenantFairError as error:\n        raise CommandError(str(error), returncode=EXIT_USAGE) from error\n",
-        breaks="a stale version exits 1 (contract 6)",
+        breaks="a stale version exits 1",
         killed_by=("test_commands_caps.py::test_a_stale_version_exits_1_and_changes_nothing",),
     ),
     Mutant(
@@ -213,7 +213,7 @@ MUTANTS = (
         file="management/base.py",
         old="EXIT_CONFIG: Final = 78",
         new="EXIT_CONFIG: Final = 1",
-        breaks="settings or a schema that do not fit exit 78 (contract 6)",
+        breaks="settings or a schema that do not fit exit 78",
         killed_by=("test_commands_inspect.py::test_a_schema_of_another_shape_exits_78",),
     ),
     Mutant(
@@ -229,7 +229,7 @@ MUTANTS = (
         file="runs/views.py",
         old="    claim_attempts: int\n",
         new="    claim_token: UUID | None\n    claim_attempts: int\n",
-        breaks="claim tokens are never shown (contract 6)",
+        breaks="claim tokens are never shown",
         killed_by=("test_runs_manage.py::test_views_tell_the_state_never_the_token",),
     ),
 )

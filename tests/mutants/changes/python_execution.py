@@ -8,7 +8,7 @@ MUTANTS = (
         file="execution/resolve.py",
         old="if allowed is not None and not any(",
         new="if allowed is None and not any(",
-        breaks="TASK_MODULES is the list of what may be imported (contract 4)",
+        breaks="TASK_MODULES is the list of what may be imported",
         killed_by=("test_execution.py::TestUnrunnable::test_only_modules_within_task_modules_are_imported",),
     ),
     Mutant(
@@ -16,7 +16,7 @@ MUTANTS = (
         file="execution/resolve.py",
         old='module_name.startswith(f"{prefix}.")',
         new="module_name.startswith(prefix)",
-        breaks="a module of a similar name is not within TASK_MODULES (contract 4)",
+        breaks="a module of a similar name is not within TASK_MODULES",
         killed_by=("test_execution.py::TestUnrunnable::test_only_modules_within_task_modules_are_imported",),
     ),
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS = (
         file="execution/resolve.py",
         old="    except BaseException as error:  # a module's body may raise anything\n",
         new="    except ImportError as error:\n",
-        breaks="a task that cannot be imported is abandoned, whatever the import raised (contract 4)",
+        breaks="a task that cannot be imported is abandoned, whatever the import raised",
         killed_by=(
             "test_execution.py::TestUnrunnable::test_a_module_that_cannot_be_imported_abandons_the_run",
         ),
@@ -34,7 +34,7 @@ MUTANTS = (
         file="execution/resolve.py",
         old="    if not isinstance(found, Task):\n",
         new="    if not callable(found) and not isinstance(found, Task):\n",
-        breaks="only a Task object is run (contract 4)",
+        breaks="only a Task object is run",
         killed_by=("test_execution.py::TestUnrunnable::test_a_path_that_names_no_task_abandons_the_run",),
     ),
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = (
         file="execution/execute.py",
         old="        return Abandoned(lease, error.reason)\n",
         new="        return Failed(lease, payloads.error_record(error))\n",
-        breaks="a task unknown to this host is abandoned, never failed by it (contract 4)",
+        breaks="a task unknown to this host is abandoned, never failed by it",
         killed_by=("test_execution.py::TestUnrunnable::test_a_path_that_names_no_task_abandons_the_run",),
     ),
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS = (
         file="execution/execute.py",
         old="        except BaseException as error:  # whatever a task raises is one failed attempt\n",
         new="        except Exception as error:\n",
-        breaks="SystemExit and its like are one failed attempt (contract 4)",
+        breaks="SystemExit and its like are one failed attempt",
         killed_by=("test_execution.py::TestRaising::test_the_error_is_the_tasks_own_whatever_class_it_is",),
     ),
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS = (
         file="execution/execute.py",
         old="        except TypeError as error:\n            return self._fail(error)\n",
         new="        except TypeError as error:\n            return self._retry(error)\n",
-        breaks="arguments that do not bind fail the run at once (contract 4)",
+        breaks="arguments that do not bind fail the run at once",
         killed_by=(
             "test_execution.py::TestUnrunnable::test_stored_arguments_that_do_not_fit_fail_the_run_without_a_call",
         ),
@@ -84,7 +84,7 @@ MUTANTS = (
         file="execution/execute.py",
         old='            value = payloads.normalize(value, what="result")\n',
         new='            payloads.normalize(value, what="result")\n',
-        breaks="a result is what JSON makes of it (contract 4)",
+        breaks="a result is what JSON makes of it",
         killed_by=("test_execution.py::TestCalling::test_the_result_is_what_json_makes_of_it",),
     ),
     Mutant(
@@ -92,7 +92,7 @@ MUTANTS = (
         file="execution/execute.py",
         old="if lease.failures + 1 > lease.retry_limit:",
         new="if lease.failures + 1 >= lease.retry_limit:",
-        breaks="task_finished is sent for the last failure only (contract 4)",
+        breaks="task_finished is sent for the last failure only",
         killed_by=("test_execution.py::TestSignals::test_finished_is_sent_for_the_last_failure_only",),
     ),
     Mutant(
@@ -100,7 +100,7 @@ MUTANTS = (
         file="execution/execute.py",
         old="        if self.attempt.monitor.lost.is_set():\n            return\n",
         new="",
-        breaks="a lost run tells nobody that it has finished (contract 7)",
+        breaks="a lost run tells nobody that it has finished",
         killed_by=("test_execution.py::TestSignals::test_a_lost_run_sends_nothing",),
     ),
     Mutant(
@@ -108,7 +108,7 @@ MUTANTS = (
         file="execution/context.py",
         old="        return not self.running.monitor.lost.is_set()\n",
         new="        return not self.running.monitor.draining.is_set()\n",
-        breaks="a task learns that its run is lost (contract 7)",
+        breaks="a task learns that its run is lost",
         killed_by=("test_execution.py::TestContext::test_ownership_and_draining_are_what_the_worker_knows",),
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
         file="execution/context.py",
         old="return self.running.monitor.draining.is_set() or self.running.monitor.lost.is_set()",
         new="return self.running.monitor.lost.is_set()",
-        breaks="a running task learns that the worker drains (contract 7)",
+        breaks="a running task learns that the worker drains",
         killed_by=("test_execution.py::TestContext::test_ownership_and_draining_are_what_the_worker_knows",),
     ),
     Mutant(
@@ -124,7 +124,7 @@ MUTANTS = (
         file="execution/context.py",
         old="        self.taken = 0\n",
         new="        self.taken = len(lease.signals)\n",
-        breaks="signals that were never looked at are not taken by a wait (contract 4)",
+        breaks="signals that were never looked at are not taken by a wait",
         killed_by=(
             "test_execution.py::TestContext::test_signals_that_were_looked_at_go_with_the_wait",
             "test_testing.py::TestDrain::test_a_signal_before_the_wait_is_not_lost",
@@ -135,7 +135,7 @@ MUTANTS = (
         file="execution/context.py",
         old="self._lease = self.lease._replace(state=stored, checkpoint_seq=sequence)",
         new="self._lease = self.lease._replace(state=stored)",
-        breaks="the outcome follows the checkpoints before it (contract 4)",
+        breaks="the outcome follows the checkpoints before it",
         killed_by=("test_execution.py::TestCheckpoints::test_the_outcome_follows_the_checkpoints_before_it",),
     ),
     Mutant(
@@ -143,7 +143,7 @@ MUTANTS = (
         file="execution/context.py",
         old="            self._lease = self._committed\n        return",
         new="            pass\n        return",
-        breaks="a checkpoint whose transaction was rolled back does not count (contract 4, item 119)",
+        breaks="a checkpoint whose transaction was rolled back does not count (item 119)",
         killed_by=(
             "cases/test_tf_frozen.py::test_after_a_checkpoint_that_was_rolled_back_the_attempt_goes_on_from_the_state_before",
             "test_execution.py::TestCheckpoints::test_a_rolled_back_checkpoint_is_not_saved_and_its_failure_counts",
@@ -154,7 +154,7 @@ MUTANTS = (
         file="execution/context.py",
         old="class AttemptEnded(BaseException):",
         new="class AttemptEnded(Exception):",
-        breaks="a task's own except Exception lets its parting pass (contract 4)",
+        breaks="a task's own except Exception lets its parting pass",
         killed_by=("test_execution.py::TestContext::test_an_attempt_can_end_without_finishing",),
     ),
     Mutant(
@@ -162,7 +162,7 @@ MUTANTS = (
         file="execution/execute.py",
         old="os._exit(_exit_status(sys.exception()))",
         new="os._exit(0)",
-        breaks="a forked child ends as its interpreter would have (contract 7)",
+        breaks="a forked child ends as its interpreter would have",
         killed_by=("cases/test_tf_frozen.py::test_a_forked_child_ends_with_the_task_and_touches_no_session",),
     ),
 )

@@ -8,7 +8,7 @@ MUTANTS = (
         file="worker/completer.py",
         old="            if not lost:\n",
         new="            if self._queue is not None:\n",
-        breaks="a lost fence while a task runs: its result is dropped, counted once (contract 7)",
+        breaks="a lost fence while a task runs: its result is dropped, counted once",
         killed_by=(
             "test_worker_runs.py::test_a_running_task_learns_from_the_heartbeat_that_its_run_is_lost",
         ),
@@ -18,7 +18,7 @@ MUTANTS = (
         file="worker/completer.py",
         old="            else:\n                self._refuse(pending)\n",
         new="            else:\n                self._accept(pending)\n",
-        breaks="a refused outcome is a lost fence, not a success (contract 7)",
+        breaks="a refused outcome is a lost fence, not a success",
         killed_by=("test_worker_runs.py::test_a_run_that_was_cancelled_while_its_task_runs_stays_cancelled",),
     ),
     Mutant(
@@ -26,7 +26,7 @@ MUTANTS = (
         file="worker/completer.py",
         old="                self._holdings.vacate(pending.holding)\n",
         new="",
-        breaks="one locked row strands no slot (contract 7)",
+        breaks="one locked row strands no slot",
         killed_by=("test_worker_runs.py::test_a_locked_row_keeps_only_its_own_outcome_waiting",),
     ),
     Mutant(
@@ -34,7 +34,7 @@ MUTANTS = (
         file="worker/completer.py",
         old="            else:\n                self._later(pending, pause)\n",
         new="            else:\n                self._holdings.drop(pending.holding)\n",
-        breaks="an outcome survives the loss of the worker's sessions (contract 7)",
+        breaks="an outcome survives the loss of the worker's sessions",
         killed_by=("test_worker_runs.py::test_an_outcome_survives_the_loss_of_every_session_of_the_worker",),
     ),
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = (
         file="worker/__init__.py",
         old="        except Exception:  # an observer can spoil nothing\n",
         new="        except KeyError:\n",
-        breaks="an observer that fails spoils nothing (contract 7)",
+        breaks="an observer that fails spoils nothing",
         killed_by=("test_worker_runs.py::test_an_observer_that_fails_spoils_nothing",),
     ),
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS = (
         file="worker/heartbeat.py",
         old="            if run_id not in ours and not holding.ended:\n",
         new="            if run_id not in ours:\n",
-        breaks="an ended task is judged by its outcome, not by the heartbeat (contract 7)",
+        breaks="an ended task is judged by its outcome, not by the heartbeat",
         killed_by=(
             "test_worker_heartbeat.py::test_an_ended_task_is_not_called_lost_when_its_outcome_is_just_being_stored",
         ),
@@ -60,7 +60,7 @@ MUTANTS = (
         file="worker/heartbeat.py",
         old="        holding.monitor.lost.set()\n",
         new="",
-        breaks="a lost lease is marked once and renewed no more (contract 7)",
+        breaks="a lost lease is marked once and renewed no more",
         killed_by=("test_worker_heartbeat.py::test_a_lost_lease_is_marked_once_and_renewed_no_more",),
     ),
     Mutant(
@@ -68,7 +68,7 @@ MUTANTS = (
         file="worker/holdings.py",
         old="self._held[holding.lease.claim_token] = holding",
         new="self._held[holding.lease.run_id] = holding",
-        breaks="a run lost and claimed again is held twice and judged by its tokens (contract 7)",
+        breaks="a run lost and claimed again is held twice and judged by its tokens",
         killed_by=(
             "test_worker_heartbeat.py::test_a_run_that_was_lost_and_claimed_again_is_held_twice_and_judged_by_its_tokens",
         ),
@@ -78,7 +78,7 @@ MUTANTS = (
         file="worker/heartbeat.py",
         old="min(self._longest_interval, lease_seconds / _BEATS_PER_LEASE)",
         new="self._longest_interval",
-        breaks="a heartbeat follows the domain to a shorter lease (contract 7)",
+        breaks="a heartbeat follows the domain to a shorter lease",
         killed_by=("cases/test_tf_lease.py::test_a_heartbeat_follows_the_domain_to_a_shorter_lease",),
     ),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS = (
         file="worker/holdings.py",
         old="        self._occupied -= freed\n",
         new="        self._occupied -= 0\n",
-        breaks="a slot is free when its outcome was tried (contract 7)",
+        breaks="a slot is free when its outcome was tried",
         killed_by=(
             "test_worker_heartbeat.py::test_a_place_is_free_once_its_outcome_was_tried_and_the_lease_is_held_until_it_is_settled",
         ),
@@ -96,7 +96,7 @@ MUTANTS = (
         file="worker/holdings.py",
         old="self._write_place(holding.place, None)",
         new="self._rows.sort()",
-        breaks="what the keeper renews is what is held (contract 7)",
+        breaks="what the keeper renews is what is held",
         killed_by=("test_worker_heartbeat.py::test_the_shared_table_has_a_row_per_holding_and_clears_it",),
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
         file="worker/keeper_process.py",
         old='        return " ".join(after_name[11:13])\n',
         new='        return f"{after_name[11:13]} {time.monotonic()}"\n',
-        breaks="a stopped, dead or deadlocked worker's leases end (contract 7, decision 0006)",
+        breaks="a stopped, dead or deadlocked worker's leases end (decision 0006)",
         killed_by=(
             "test_worker_heartbeat.py::test_cpu_time_grows_for_a_process_that_computes_and_stands_for_a_stopped_one",
         ),
@@ -114,7 +114,7 @@ MUTANTS = (
         file="worker/keeper_process.py",
         old="_SILENCE = 1.5",
         new="_SILENCE = 1500",
-        breaks="a heartbeat survives a CPU-bound task (contract 7)",
+        breaks="a heartbeat survives a CPU-bound task",
         killed_by=("test_worker_heartbeat.py::test_a_silent_worker_that_computes_has_its_leases_kept",),
     ),
     Mutant(
@@ -122,7 +122,7 @@ MUTANTS = (
         file="worker/keeper.py",
         old='command = [sys.executable, "-P", str(Path(keeper_process.__file__))]',
         new='command = [sys.executable, "-P", str(Path(keeper_process.__file__)), json.dumps(self._configuration())]',
-        breaks="no password is in the list of processes (contract 7)",
+        breaks="no password is in the list of processes",
         killed_by=("test_worker_heartbeat.py::test_no_password_is_in_the_list_of_processes",),
     ),
     Mutant(
@@ -130,7 +130,7 @@ MUTANTS = (
         file="worker/database.py",
         old='        options["isolation_level"] = IsolationLevel.READ_COMMITTED\n',
         new="",
-        breaks="the worker's own session is READ COMMITTED whatever the host wants (contract 7)",
+        breaks="the worker's own session is READ COMMITTED whatever the host wants",
         killed_by=(
             "test_worker_heartbeat.py::test_transactions_of_the_workers_own_session_are_read_committed",
         ),
@@ -140,7 +140,7 @@ MUTANTS = (
         file="worker/executor.py",
         old="            if not _is_in_transaction(connection):\n",
         new='            if connection.vendor == "postgresql" or not _is_in_transaction(connection):\n',
-        breaks="a transaction that a task left open is rolled back and harms nobody (contract 7)",
+        breaks="a transaction that a task left open is rolled back and harms nobody",
         killed_by=("cases/test_tf_frozen.py::test_whatever_opened_a_transaction_it_ends_with_its_task",),
     ),
     Mutant(
@@ -148,7 +148,7 @@ MUTANTS = (
         file="worker/executor.py",
         old="        except BaseException:  # the last resort: nothing may end this thread with its lease unsettled\n",
         new="        except KeyError:\n",
-        breaks="no lease stays unsettled in a thread that ended (contract 7)",
+        breaks="no lease stays unsettled in a thread that ended",
         killed_by=("test_worker_runs.py::test_an_attempt_that_leaves_no_outcome_is_one_failure",),
     ),
     Mutant(
@@ -156,7 +156,7 @@ MUTANTS = (
         file="worker/completer.py",
         old="and len(batch) < _LONGEST_BATCH and run_id not in batch:",
         new="and len(batch) < _LONGEST_BATCH:",
-        breaks="no run twice in a batch: two claims of one run have different fences (contract 7)",
+        breaks="no run twice in a batch: two claims of one run have different fences",
         killed_by=("test_worker_heartbeat.py::test_two_claims_of_one_run_are_settled_each_by_its_own_fence",),
     ),
 )

@@ -8,7 +8,7 @@ MUTANTS = (
         file="conf.py",
         old='if mode == "required" and engine != "tenant_fair":',
         new='if mode == "none" and engine == "nothing":',
-        breaks="TenantFair is the only engine for TENANT_MODE required (contract 3, item 127)",
+        breaks="TenantFair is the only engine for TENANT_MODE required (item 127)",
         killed_by=(
             "test_conf.py::test_a_value_that_cannot_work_is_refused_by_its_key",
             "test_boot.py::test_a_start_refuses_settings_that_cannot_work",
@@ -19,7 +19,7 @@ MUTANTS = (
         file="conf.py",
         old='values.get("tenant_mode", "required")',
         new='values.get("tenant_mode", "none")',
-        breaks="tenants are required unless settings say otherwise (contract 3)",
+        breaks="tenants are required unless settings say otherwise",
         killed_by=("test_conf.py::test_nothing_set_is_tenants_required_and_no_cap",),
     ),
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS = (
         file="conf.py",
         old="    if unknown:\n",
         new="    if unknown == [SETTING]:\n",
-        breaks="a misspelt key is refused by its name (contract 6, item 127)",
+        breaks="a misspelt key is refused by its name (item 127)",
         killed_by=("test_conf.py::test_a_value_that_cannot_work_is_refused_by_its_key",),
     ),
     Mutant(
@@ -43,7 +43,7 @@ MUTANTS = (
         file="conf.py",
         old="found.heartbeat_seconds * 3 >= found.lease_seconds",
         new="found.heartbeat_seconds > found.lease_seconds",
-        breaks="several heartbeats fit into a lease (contract 7)",
+        breaks="several heartbeats fit into a lease",
         killed_by=("test_conf.py::test_three_heartbeats_fit_into_a_lease",),
     ),
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS = (
         file="conf.py",
         old="last.raw is raw and last.copy == raw and last.aliases == aliases",
         new="last.raw is raw and last.aliases == aliases",
-        breaks="settings are read late: a change is seen at once (contract 6)",
+        breaks="settings are read late: a change is seen at once",
         killed_by=("test_conf.py::test_a_change_is_seen_at_once_also_inside_the_same_dictionary",),
     ),
     Mutant(
@@ -67,7 +67,7 @@ MUTANTS = (
         file="tenants.py",
         old="TENANTLESS_SCOPE if tenant_id is None else validate_tenant(tenant_id)",
         new="TENANTLESS_SCOPE if not tenant_id else validate_tenant(tenant_id)",
-        breaks="NULL is the tenantless scope, the empty string is refused (contract 2, item 132)",
+        breaks="NULL is the tenantless scope, the empty string is refused (item 132)",
         killed_by=("test_policy.py::test_a_scope_is_a_valid_tenant_id_or_none",),
     ),
     Mutant(
@@ -120,7 +120,7 @@ MUTANTS = (
         file="payloads.py",
         old="return len(text) if text.isascii() else len(text.encode())",
         new="return len(text)",
-        breaks="the size limit counts bytes (contract 7)",
+        breaks="the size limit counts bytes",
         killed_by=("test_payloads.py::test_the_limits_are_those_of_the_settings",),
     ),
     Mutant(
@@ -128,7 +128,7 @@ MUTANTS = (
         file="payloads.py",
         old="if depth == self.max_depth:",
         new="if depth > self.max_depth:",
-        breaks="the depth limit is the setting (contract 7)",
+        breaks="the depth limit is the setting",
         killed_by=("test_payloads.py::test_the_limits_are_those_of_the_settings",),
     ),
     Mutant(
@@ -144,7 +144,7 @@ MUTANTS = (
         file="payloads.py",
         old='if "e+" in text else text',
         new='if "e+" in text and "." in text and not text else text',
-        breaks="what is stored comes back equal (contract 4)",
+        breaks="what is stored comes back equal",
         killed_by=(
             "test_payloads.py::test_whatever_is_encoded_postgresql_gives_back",
             "test_payloads.py::test_values_come_out_as_django_tasks_normalises_them",
@@ -155,7 +155,7 @@ MUTANTS = (
         file="payloads.py",
         old="    if not cut and len(clean) <= limit_bytes:\n",
         new="    if not cut:\n",
-        breaks="an error's record is always storable and bounded (contract 7)",
+        breaks="an error's record is always storable and bounded",
         killed_by=("test_payloads.py::test_error_text_is_always_storable_and_bounded",),
     ),
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS = (
         file="payloads.py",
         old="    except Exception:  # the exception's own code runs here; its record must exist all the same\n",
         new="    except KeyError:\n",
-        breaks="whatever a task raises has a record (contract 4)",
+        breaks="whatever a task raises has a record",
         killed_by=("test_payloads.py::test_every_exception_has_a_record",),
     ),
     Mutant(
@@ -171,7 +171,7 @@ MUTANTS = (
         file="runs/new.py",
         old="        if wanted is None:\n",
         new="        if wanted is None and self._tasks is None:\n",
-        breaks="required refuses a null tenant unless the run asks for the tenantless scope (contract 3, item 106)",
+        breaks="required refuses a null tenant unless the run asks for the tenantless scope (item 106)",
         killed_by=("test_runs_enqueue.py::test_no_tenant_is_refused_where_tenants_are_required",),
     ),
     Mutant(
@@ -179,7 +179,7 @@ MUTANTS = (
         file="runs/new.py",
         old="            if wanted is not None:\n",
         new="            if wanted is self:\n",
-        breaks="TENANT_MODE none refuses a tenant id (contract 3)",
+        breaks="TENANT_MODE none refuses a tenant id",
         killed_by=("test_runs_enqueue.py::test_tenant_ids_are_refused_where_there_are_no_tenants",),
     ),
     Mutant(
@@ -203,7 +203,7 @@ MUTANTS = (
         file="runs/new.py",
         old="size = sum(map(payloads.size_of, encoded))",
         new="size = max(map(payloads.size_of, encoded))",
-        breaks="args and kwargs share one limit (contract 7)",
+        breaks="args and kwargs share one limit",
         killed_by=("test_runs_enqueue.py::test_args_and_kwargs_share_one_limit",),
     ),
     Mutant(
@@ -211,7 +211,7 @@ MUTANTS = (
         file="runs/new.py",
         old="if queues and checked not in queues:",
         new="if queues and not checked:",
-        breaks="a queue name is checked against QUEUES (contract 2)",
+        breaks="a queue name is checked against QUEUES",
         killed_by=("test_runs_enqueue.py::test_what_describes_no_run_is_refused_before_sql",),
     ),
     Mutant(
@@ -251,7 +251,7 @@ MUTANTS = (
         file="backend.py",
         old='if not found and get_settings().tenant_mode == "required":',
         new="if not found and self._checked.tenant is not None:",
-        breaks="a missing tenant never becomes the tenantless scope (contract 3, item 106)",
+        breaks="a missing tenant never becomes the tenantless scope (item 106)",
         killed_by=(
             "test_tenants.py::TestWhoseRun::test_a_missing_tenant_never_becomes_the_tenantless_scope",
         ),
@@ -261,7 +261,7 @@ MUTANTS = (
         file="backend.py",
         old='    "poisoned": TaskResultStatus.FAILED,\n',
         new="",
-        breaks="failed, cancelled and poisoned runs are FAILED to django.tasks (contract 4)",
+        breaks="failed, cancelled and poisoned runs are FAILED to django.tasks",
         killed_by=("test_backend.py::TestResults::test_every_state_has_its_status",),
     ),
 )

@@ -8,7 +8,7 @@ MUTANTS = (
         file="policy/records.py",
         old="isinstance(value, int) and not isinstance(value, bool) and low",
         new="isinstance(value, int) and low",
-        breaks="a boolean cap is refused (contract 6, item 128)",
+        breaks="a boolean cap is refused (item 128)",
         killed_by=("test_policy.py::test_a_cap_is_an_integer_in_range_and_no_boolean",),
     ),
     Mutant(
@@ -16,7 +16,7 @@ MUTANTS = (
         file="policy/records.py",
         old="_is_integer(cap, 1, MAX_CAP)",
         new="_is_integer(cap, 0, MAX_CAP)",
-        breaks="caps are integers in 1..2147483647 (contract 6, item 132)",
+        breaks="caps are integers in 1..2147483647 (item 132)",
         killed_by=("test_policy.py::test_a_cap_is_an_integer_in_range_and_no_boolean",),
     ),
     Mutant(
@@ -32,7 +32,7 @@ MUTANTS = (
         file="policy/records.py",
         old="_is_integer(budget, MIN_SCAN_BUDGET, MAX_SCAN_BUDGET)",
         new="_is_integer(budget, 1, MAX_SCAN_BUDGET)",
-        breaks="the scan budget is 32..4096 (contract 2, item 132)",
+        breaks="the scan budget is 32..4096 (item 132)",
         killed_by=("test_policy.py::test_a_scan_budget_is_an_integer_in_range",),
     ),
     Mutant(
@@ -56,7 +56,7 @@ MUTANTS = (
         file="policy/caps.py",
         old='max_active=cap, partition_version=F("partition_version") + 1, updated_at',
         new="max_active=cap, updated_at",
-        breaks="a reset is a version of its own (contract 6, item 131)",
+        breaks="a reset is a version of its own (item 131)",
         killed_by=("test_policy.py::test_a_reset_inherits_again_and_keeps_the_partition",),
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS = (
         file="policy/caps.py",
         old="        raise NotInitialized\n",
         new="        return\n",
-        breaks="before the first boot only the default can be written (contract 6)",
+        breaks="before the first boot only the default can be written",
         killed_by=("test_policy.py::test_before_the_first_boot_only_the_default_can_be_written",),
     ),
     Mutant(
@@ -88,7 +88,7 @@ MUTANTS = (
         file="policy/caps.py",
         old='initialized_at=Coalesce(F("initialized_at"), Now())',
         new="initialized_at=Now()",
-        breaks="a policy is initialised once (contract 2)",
+        breaks="a policy is initialised once",
         killed_by=("test_policy.py::test_put_default_keeps_the_time_of_the_first_initialisation",),
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = (
         file="policy/caps.py",
         old="transaction.on_commit(send, using=using)",
         new="send()",
-        breaks="cap_changed tells of committed changes only (contract 6)",
+        breaks="cap_changed tells of committed changes only",
         killed_by=("test_policy.py::test_cap_changed_tells_of_each_committed_change_once",),
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
         file="policy/inspection.py",
         old='row["mode"] != "tenant_fair"',
         new='row["mode"] is None',
-        breaks="inspect says so in a legacy domain (contract 6, item 134)",
+        breaks="inspect says so in a legacy domain (item 134)",
         killed_by=("test_policy.py::test_inspect_in_a_legacy_domain_says_so",),
     ),
     Mutant(
@@ -112,7 +112,7 @@ MUTANTS = (
         file="policy/boot.py",
         old="if row.configured_max_active != cap or row.max_active is None:",
         new="if row.max_active != cap:",
-        breaks="an unchanged boot keeps a cap that was set at run time (contract 6, item 123)",
+        breaks="an unchanged boot keeps a cap that was set at run time (item 123)",
         killed_by=("test_boot.py::test_a_cap_set_at_run_time_survives_until_the_configured_one_changes",),
     ),
     Mutant(
@@ -120,7 +120,7 @@ MUTANTS = (
         file="policy/boot.py",
         old='            drift["configured_max_active"] = cap\n',
         new='            drift["max_active"] = cap\n',
-        breaks="the row keeps what settings last asked for (contract 2, item 123)",
+        breaks="the row keeps what settings last asked for (item 123)",
         killed_by=("test_boot.py::test_a_cap_set_at_run_time_survives_until_the_configured_one_changes",),
     ),
     Mutant(
@@ -132,7 +132,7 @@ MUTANTS = (
             "        from tenantfair.models import Partition\n"
             "        Partition.objects.using(alias).update(max_active=None)\n"
         ),
-        breaks="overrides are never synchronised from settings (contract 6, item 123)",
+        breaks="overrides are never synchronised from settings (item 123)",
         killed_by=("test_boot.py::test_a_start_touches_neither_cursor_nor_partitions",),
     ),
     Mutant(
@@ -140,7 +140,7 @@ MUTANTS = (
         file="policy/boot.py",
         old="if stored is not None and not _drift(stored, settings, cap):",
         new="if stored is None:",
-        breaks="an unchanged start takes no lock (contract 6, item 125)",
+        breaks="an unchanged start takes no lock (item 125)",
         killed_by=("test_boot.py::test_an_unchanged_start_waits_for_nobody_and_writes_nothing",),
     ),
     Mutant(
@@ -164,7 +164,7 @@ MUTANTS = (
         file="policy/boot.py",
         old="_adopt(alias) if switched else 0",
         new="0",
-        breaks="the switch to tenant_fair adopts healthy claims (D10, item 98)",
+        breaks="the switch to tenant_fair adopts healthy claims (item 98)",
         killed_by=(
             "test_boot.py::test_the_switch_to_tenant_fair_adopts_healthy_claims_at_the_time_they_were_claimed",
         ),
@@ -174,7 +174,7 @@ MUTANTS = (
         file="policy/boot.py",
         old="        raise InactiveEngine(row.admission_mode)\n",
         new='        return {"admission_mode": Policy.Mode.LEGACY}\n',
-        breaks="nothing switches a tenant_fair domain back (contract 3)",
+        breaks="nothing switches a tenant_fair domain back",
         killed_by=("test_boot.py::test_nothing_switches_a_tenant_fair_domain_back",),
     ),
     Mutant(
@@ -190,7 +190,7 @@ MUTANTS = (
         file="policy/boot.py",
         old="cap = require_default_cap(settings) if fair else None",
         new="cap = require_default_cap(settings)",
-        breaks="the legacy engine finds its domain and writes no cap (contract 3)",
+        breaks="the legacy engine finds its domain and writes no cap",
         killed_by=("test_boot.py::test_the_legacy_engine_finds_its_domain_and_writes_no_cap",),
     ),
 )

@@ -8,7 +8,7 @@ MUTANTS = (
         file="runs/enqueuing.py",
         old="    if inserted is None:\n        raise RunExists(columns.run_id)\n",
         new="    if inserted is None:\n        return datetime.now()\n",
-        breaks="a duplicate run_id is RunExists (contract 4, item 104)",
+        breaks="a duplicate run_id is RunExists (item 104)",
         killed_by=("test_runs_enqueue.py::test_a_duplicate_id_is_refused_and_the_transaction_lives_on",),
     ),
     Mutant(
@@ -16,7 +16,7 @@ MUTANTS = (
         file="runs/outcomes.py",
         old="random.uniform(0, 1) * _doubled(_RETRY_BASE, failures)",
         new="_doubled(_RETRY_BASE, failures)",
-        breaks="retries back off with full jitter (contract 4)",
+        breaks="retries back off with full jitter",
         killed_by=("test_runs_finish.py::test_back_off_is_spread_over_its_whole_range",),
     ),
     Mutant(
@@ -24,7 +24,7 @@ MUTANTS = (
         file="runs/outcomes.py",
         old="min(_LONGEST_BACKOFF, base * (1 << min(times, 30)))",
         new="base * (1 << min(times, 30))",
-        breaks="back-off ends at one hour (contract 4, item 115)",
+        breaks="back-off ends at one hour (item 115)",
         killed_by=("test_runs_finish.py::test_back_off_is_jittered_and_bounded",),
     ),
     Mutant(
@@ -32,7 +32,7 @@ MUTANTS = (
         file="runs/outcomes.py",
         old="_doubled(_ABANDON_BASE, abandons)",
         new="_doubled(_RETRY_BASE, abandons)",
-        breaks="abandons back off from 30 s (contract 4, item 115)",
+        breaks="abandons back off from 30 s (item 115)",
         killed_by=("test_runs_finish.py::test_abandoning_backs_off_from_30_s_to_an_hour_and_never_poisons",),
     ),
     Mutant(
@@ -40,7 +40,7 @@ MUTANTS = (
         file="runs/outcomes.py",
         old="    result: Any = field(repr=False)\n",
         new="    result: Any\n",
-        breaks="no outcome shows payload or token (contract 7)",
+        breaks="no outcome shows payload or token",
         killed_by=("test_runs_finish.py::test_no_outcome_shows_payload_or_token",),
     ),
     Mutant(
@@ -48,7 +48,7 @@ MUTANTS = (
         file="runs/_writes.py",
         old="checkpoint_seq=lease.checkpoint_seq if saves else None,",
         new="checkpoint_seq=None,",
-        breaks="where state moves, checkpoint_seq is part of the fence (contract 4, item 118)",
+        breaks="where state moves, checkpoint_seq is part of the fence (item 118)",
         killed_by=("test_runs_fences.py::test_saved_state_is_fenced_by_its_number_too",),
     ),
     Mutant(
@@ -56,7 +56,7 @@ MUTANTS = (
         file="runs/_writes.py",
         old="    except InvalidPayload as error:\n        return _row(",
         new="    except KeyError as error:\n        return _row(",
-        breaks="one bad run in a batch never strands its neighbours (contract 7)",
+        breaks="one bad run in a batch never strands its neighbours",
         killed_by=("test_runs_finish.py::test_an_unstorable_result_fails_its_run_and_no_other",),
     ),
     Mutant(
@@ -64,7 +64,7 @@ MUTANTS = (
         file="runs/_writes.py",
         old='"released" if started else "returned"',
         new='"released"',
-        breaks="releasing a run that was not started gives the attempt back (contract 4, item 113)",
+        breaks="releasing a run that was not started gives the attempt back (item 113)",
         killed_by=("test_runs_finish.py::test_releasing_an_unstarted_run_gives_the_attempt_back",),
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS = (
         file="runs/finishing.py",
         old='_SPOILT_BY_DATA: Final = ("22", "23", "54", "P0")',
         new='_SPOILT_BY_DATA: Final = ("99",)',
-        breaks="values that the database refuses end their own run only (contract 7)",
+        breaks="values that the database refuses end their own run only",
         killed_by=(
             "test_runs_finish.py::test_values_the_database_refuses_end_their_own_run_failed",
             "test_runs_finish.py::test_a_trigger_of_the_hosts_that_refuses_strands_no_neighbour",
@@ -91,7 +91,7 @@ MUTANTS = (
         file="runs/finishing.py",
         old="    while settled.busy and time.monotonic() < deadline:\n",
         new="    while settled.busy and deadline < 0:\n",
-        breaks="a locked row is busy, not lost: its outcome is tried again (contract 7)",
+        breaks="a locked row is busy, not lost: its outcome is tried again",
         killed_by=("test_runs_races.py::test_finish_comes_back_to_a_locked_row",),
     ),
     Mutant(
@@ -99,7 +99,7 @@ MUTANTS = (
         file="runs/holder.py",
         old="        raise StaleClaim(lease.run_id)\n",
         new="        return lease.checkpoint_seq\n",
-        breaks="a lost fence is reported as a typed result (contract 4, item 118)",
+        breaks="a lost fence is reported as a typed result (item 118)",
         killed_by=("test_runs_fences.py::test_a_lost_fence_has_no_effect",),
     ),
     Mutant(
@@ -107,7 +107,7 @@ MUTANTS = (
         file="runs/_statements.py",
         old="return transaction.atomic(using=alias) if in_transaction(alias) else nullcontext()",
         new="return nullcontext()",
-        breaks="an error in the caller's transaction leaves it usable (contract 4)",
+        breaks="an error in the caller's transaction leaves it usable",
         killed_by=("test_runs_finish.py::test_values_the_database_refuses_end_their_own_run_failed",),
     ),
     Mutant(
@@ -115,7 +115,7 @@ MUTANTS = (
         file="runs/_statements.py",
         old="if not transient or in_transaction(alias):",
         new="if not transient:",
-        breaks="trying again is left to the caller inside a transaction (contract 7)",
+        breaks="trying again is left to the caller inside a transaction",
         killed_by=(
             "test_runs_races.py::test_trying_again_is_bounded_and_left_to_the_caller_in_a_transaction",
         ),
@@ -125,7 +125,7 @@ MUTANTS = (
         file="runs/manage.py",
         old='    "tenant_admitted_at": None,\n',
         new="",
-        breaks="cancel and interrupt clear the marker with the change (contract 4, item 112)",
+        breaks="cancel and interrupt clear the marker with the change (item 112)",
         killed_by=("test_runs_manage.py::test_an_interrupted_run_is_due_now_without_its_place",),
     ),
     Mutant(
@@ -133,7 +133,7 @@ MUTANTS = (
         file="runs/manage.py",
         old='        if state in {"completed", "failed"}:\n',
         new='        if state in {"completed"}:\n',
-        breaks="a failed run cannot be cancelled (contract 4)",
+        breaks="a failed run cannot be cancelled",
         killed_by=("test_runs_manage.py::test_every_operation_in_every_state",),
     ),
     Mutant(
@@ -141,7 +141,7 @@ MUTANTS = (
         file="runs/manage.py",
         old='        if state in {"queued", "ready"}:\n',
         new='        if state in {"queued"}:\n',
-        breaks="an interrupt of a run that is due and unclaimed leaves its place (contract 4)",
+        breaks="an interrupt of a run that is due and unclaimed leaves its place",
         killed_by=("test_runs_manage.py::test_every_operation_in_every_state",),
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = (
         file="runs/manage.py",
         old='if state == "waiting" else kept',
         new='if state in {"waiting", "claimed"} else kept',
-        breaks="no claim is revoked by a signal (contract 4, item 112)",
+        breaks="no claim is revoked by a signal (item 112)",
         killed_by=("test_runs_manage.py::test_a_signal_never_revokes_and_keeps_the_place",),
     ),
     Mutant(
@@ -157,7 +157,7 @@ MUTANTS = (
         file="runs/manage.py",
         old="_pending([*run.pending_signals, payload])",
         new="_pending([payload])",
-        breaks="signals are kept in order until they are taken (contract 4)",
+        breaks="signals are kept in order until they are taken",
         killed_by=("test_runs_manage.py::test_signals_are_kept_in_order_and_delivered_with_the_claim",),
     ),
     Mutant(
@@ -165,7 +165,7 @@ MUTANTS = (
         file="runs/manage.py",
         old="if len(signals) > MAX_SIGNALS:",
         new="if len(signals) > MAX_SIGNALS + 1:",
-        breaks="pending signals are bounded in number (contract 7)",
+        breaks="pending signals are bounded in number",
         killed_by=("test_runs_manage.py::test_pending_signals_are_bounded_in_number",),
     ),
     Mutant(
@@ -173,7 +173,7 @@ MUTANTS = (
         file="runs/manage.py",
         old='{**_queued(now), "failures": 0, "finished_at": None}',
         new='{**_queued(now), "finished_at": None}',
-        breaks="a retried run starts over with fresh counters (contract 4, item 116)",
+        breaks="a retried run starts over with fresh counters (item 116)",
         killed_by=("test_runs_manage.py::test_a_retried_run_starts_over_at_the_end_of_the_queue",),
     ),
     Mutant(
@@ -181,7 +181,7 @@ MUTANTS = (
         file="runs/manage.py",
         old='        if state in {"completed", "cancelled"}:\n',
         new='        if state in {"completed"}:\n',
-        breaks="completed and cancelled are final (contract 4)",
+        breaks="completed and cancelled are final",
         killed_by=("test_runs_manage.py::test_every_operation_in_every_state",),
     ),
     Mutant(
@@ -189,7 +189,7 @@ MUTANTS = (
         file="runs/manage.py",
         old="== _statements.LOCK_NOT_AVAILABLE:",
         new="is None:",
-        breaks="a row that another session locks is RunBusy after 250 ms (contract 4)",
+        breaks="a row that another session locks is RunBusy after 250 ms",
         killed_by=("test_runs_races.py::test_a_locked_row_is_busy_and_stays_as_it_is",),
     ),
     Mutant(
@@ -197,7 +197,7 @@ MUTANTS = (
         file="runs/manage.py",
         old="select_for_update(no_key=True)",
         new="select_for_update()",
-        breaks="FOR NO KEY UPDATE: a host's row that points at a run locks nobody out (D5)",
+        breaks="FOR NO KEY UPDATE: a host's row that points at a run locks nobody out",
         killed_by=("test_runs_races.py::test_a_foreign_key_that_points_at_a_run_locks_nobody_out",),
     ),
     Mutant(
@@ -205,7 +205,7 @@ MUTANTS = (
         file="runs/manage.py",
         old="cursor.execute(\"SELECT set_config('lock_timeout', %s::text, true), clock_timestamp()\", [before])",
         new='cursor.execute("SELECT %s::text, clock_timestamp()", [before])',
-        breaks="the caller's lock_timeout is in force again afterwards (contract 3)",
+        breaks="the caller's lock_timeout is in force again afterwards",
         killed_by=("test_runs_manage.py::test_the_callers_lock_timeout_is_restored",),
     ),
     Mutant(
@@ -213,7 +213,7 @@ MUTANTS = (
         file="runs/manage.py",
         old="                wakeups.request(alias)\n",
         new="                pass\n",
-        breaks="whatever makes a run due now wakes the workers (contract 7, item 170)",
+        breaks="whatever makes a run due now wakes the workers (item 170)",
         killed_by=("test_listener.py::test_whatever_makes_a_run_due_now_notifies",),
     ),
     Mutant(
@@ -221,7 +221,7 @@ MUTANTS = (
         file="runs/views.py",
         old='    When(wake_at__gt=DatabaseClock(), then=Value("scheduled")),\n',
         new="",
-        breaks="the state that people see is derived alike everywhere (contract 2)",
+        breaks="the state that people see is derived alike everywhere",
         killed_by=("test_runs_manage.py::test_the_state_is_derived_alike_everywhere",),
     ),
     Mutant(
@@ -229,7 +229,7 @@ MUTANTS = (
         file="runs/views.py",
         old='function = "CLOCK_TIMESTAMP"',
         new='function = "NOW"',
-        breaks="the database clock decides what is due, not the time of the transaction (D8)",
+        breaks="the database clock decides what is due, not the time of the transaction",
         killed_by=("test_runs_manage.py::test_the_state_goes_by_the_clock_not_by_the_transaction",),
     ),
     Mutant(
@@ -238,7 +238,7 @@ MUTANTS = (
         old="finished_at__lt=self.before",
         new="enqueued_at__lt=self.before",
         times=2,
-        breaks="only finished runs are pruned (contract 4)",
+        breaks="only finished runs are pruned",
         killed_by=("test_runs_prune.py::test_only_finished_runs_are_pruned",),
     ),
     Mutant(
@@ -254,7 +254,7 @@ MUTANTS = (
         file="runs/pruning.py",
         old="                self.protected += 1\n                return\n",
         new="                raise\n",
-        breaks="a run that the host protects is skipped and counted (contract 4)",
+        breaks="a run that the host protects is skipped and counted",
         killed_by=("test_runs_prune.py::test_runs_that_the_host_refers_to_are_skipped_and_counted",),
     ),
     Mutant(
@@ -286,7 +286,7 @@ MUTANTS = (
         file="runs/enqueuing.py",
         old="_copying.duplicates_as_run_exists(), transaction.atomic(using=alias):",
         new="_copying.duplicates_as_run_exists():",
-        breaks="enqueue_many creates all of its runs or none (contract 4, item 104)",
+        breaks="enqueue_many creates all of its runs or none (item 104)",
         killed_by=("test_runs_enqueue.py::test_one_duplicate_leaves_nothing_of_its_batch",),
     ),
     Mutant(

@@ -8,7 +8,7 @@ MUTANTS = (
         file="worker/dispatcher.py",
         old="        demand = min(self._free(), _LARGEST_DEMAND)\n",
         new="        demand = min(max(self._free(), 1), _LARGEST_DEMAND)\n",
-        breaks="demand is the free slots: no free slot, no claim (contract 7, item 164)",
+        breaks="demand is the free slots: no free slot, no claim (item 164)",
         killed_by=("test_dispatcher.py::test_full_places_claim_nothing_and_a_freed_one_claims_at_once",),
     ),
     Mutant(
@@ -16,7 +16,7 @@ MUTANTS = (
         file="worker/dispatcher.py",
         old="            self._requested = True\n",
         new="            self._requested = False\n",
-        breaks="a freed slot or a wake-up makes a claim at once (contract 7, item 164)",
+        breaks="a freed slot or a wake-up makes a claim at once (item 164)",
         killed_by=("test_dispatcher.py::test_full_places_claim_nothing_and_a_freed_one_claims_at_once",),
     ),
     Mutant(
@@ -40,7 +40,7 @@ MUTANTS = (
         file="worker/dispatcher.py",
         old="end = (laps + 1, cursor)",
         new="end = (laps, cursor)",
-        breaks="an unfilled call is followed by others until a lap is done (D11)",
+        breaks="an unfilled call is followed by others until a lap is done",
         killed_by=("test_dispatcher.py::test_an_unfilled_claim_is_followed_by_others_until_a_lap_is_done",),
     ),
     Mutant(
@@ -48,7 +48,7 @@ MUTANTS = (
         file="worker/calls.py",
         old="if not claim.due_work_exists(using=self._alias):",
         new="if not self._alias:",
-        breaks="nothing that could be granted is no claim (D12)",
+        breaks="nothing that could be granted is no claim",
         killed_by=("test_dispatcher.py::test_nothing_that_could_be_granted_is_no_claim",),
     ),
     Mutant(
@@ -56,7 +56,7 @@ MUTANTS = (
         file="worker/dispatcher.py",
         old="max(pause, _LAP_FACTOR * lap_seconds)",
         new="max(pause, lap_seconds)",
-        breaks="after a fruitless lap it waits twenty times what the lap took (D12)",
+        breaks="after a fruitless lap it waits twenty times what the lap took",
         killed_by=("test_dispatcher.py::test_a_fruitless_lap_is_followed_by_twenty_times_its_length",),
     ),
     Mutant(
@@ -64,7 +64,7 @@ MUTANTS = (
         file="worker/dispatcher.py",
         old="pause = self._interval * (1.0 - random.random())",
         new="pause = self._interval",
-        breaks="jitter on every sleep (contract 7)",
+        breaks="jitter on every sleep",
         killed_by=("test_dispatcher.py::test_pauses_are_spread_over_the_whole_interval",),
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS = (
         file="worker/dispatcher.py",
         old="        except (ConfigurationError, InactiveEngine, SchemaMismatch) as error:\n",
         new="        except (ConfigurationError, SchemaMismatch) as error:\n",
-        breaks="a domain of another engine ends the worker (contract 3)",
+        breaks="a domain of another engine ends the worker",
         killed_by=("test_dispatcher.py::test_a_domain_of_another_engine_is_fatal",),
     ),
     Mutant(
@@ -88,7 +88,7 @@ MUTANTS = (
         file="worker/dispatcher.py",
         old="min(demand, self._left)",
         new="min(demand, self._left + 1)",
-        breaks="--max-tasks N starts N tasks (contract 7)",
+        breaks="--max-tasks N starts N tasks",
         killed_by=("test_worker_runs.py::test_a_limit_of_tasks_starts_no_more",),
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = (
         file="worker/crew.py",
         old="        if self.dispatcher.stopping:\n            return False\n",
         new="",
-        breaks="claimed-but-unstarted runs are released at a shutdown (contract 7, item 168)",
+        breaks="claimed-but-unstarted runs are released at a shutdown (item 168)",
         killed_by=(
             "test_worker_runs.py::test_a_claim_in_flight_when_the_worker_stops_is_given_back_unstarted",
         ),
@@ -114,7 +114,7 @@ MUTANTS = (
         file="worker/crew.py",
         old="        self.holdings.draining.set()\n",
         new="",
-        breaks="running tasks learn of the drain and may yield (contract 7)",
+        breaks="running tasks learn of the drain and may yield",
         killed_by=(
             "processes/test_processes_signals.py::test_a_task_that_sees_the_drain_yields_and_goes_on_elsewhere",
         ),
@@ -124,7 +124,7 @@ MUTANTS = (
         file="worker/__init__.py",
         old="            if self._requests.count > 1:\n",
         new="            if self._requests.count > 1_000:\n",
-        breaks="a second signal stops hard (contract 7)",
+        breaks="a second signal stops hard",
         killed_by=("processes/test_processes_signals.py::test_a_second_signal_ends_the_process_at_once",),
     ),
     Mutant(
@@ -132,7 +132,7 @@ MUTANTS = (
         file="worker/stopping.py",
         old="    def _handle(self, number: int, frame: FrameType | None) -> None:\n        self.count += 1\n",
         new="    def _handle(self, number: int, frame: FrameType | None) -> None:\n        pass\n",
-        breaks="SIGTERM drains (contract 7)",
+        breaks="SIGTERM drains",
         killed_by=("processes/test_processes_signals.py::test_an_idle_worker_ends_at_once",),
     ),
     Mutant(
@@ -140,7 +140,7 @@ MUTANTS = (
         file="worker/__init__.py",
         old="EXIT_UNDRAINED: Final = 75",
         new="EXIT_UNDRAINED: Final = 0",
-        breaks="tasks that outlast the drain make exit code 75 (contract 7)",
+        breaks="tasks that outlast the drain make exit code 75",
         killed_by=(
             "processes/test_processes_signals.py::test_a_task_that_outlasts_the_drain_keeps_its_claim_until_the_lease_ends",
         ),
@@ -150,7 +150,7 @@ MUTANTS = (
         file="worker/__init__.py",
         old="        schema.verify(self.plan.using)\n        policy.synchronize(self.plan.using)\n",
         new="        pass\n",
-        breaks="without a default cap, or on an unknown schema, no worker starts (contract 6)",
+        breaks="without a default cap, or on an unknown schema, no worker starts",
         killed_by=(
             "test_worker_runs.py::test_a_worker_without_a_default_cap_refuses_to_start",
             "test_worker_runs.py::test_a_worker_on_an_unknown_schema_refuses_to_start",
@@ -169,7 +169,7 @@ MUTANTS = (
         file="worker/listener.py",
         old="            # Whatever was sent while nobody listened.\n            self._on_wakeup()\n",
         new="",
-        breaks="a listener that comes back wakes for what it may have missed (contract 7)",
+        breaks="a listener that comes back wakes for what it may have missed",
         killed_by=(
             "test_listener.py::test_a_lost_listener_comes_back_and_wakes_for_what_it_may_have_missed",
         ),

@@ -10,7 +10,7 @@ MUTANTS = (
         file=CLAIM,
         old="OR p_demand IS NULL OR p_demand <= 0",
         new="OR p_demand IS NULL OR p_demand < 0",
-        breaks="zero or negative arguments are 22023 (contract 3, item 28)",
+        breaks="zero or negative arguments are 22023 (item 28)",
         killed_by=("test_claim_arguments.py::test_bad_argument_is_22023",),
     ),
     Mutant(
@@ -26,7 +26,7 @@ MUTANTS = (
         file=CLAIM,
         old="IF current_setting('transaction_read_only')::boolean THEN",
         new="IF false THEN",
-        breaks="a read-only transaction gets an error row (contract 3, item 32)",
+        breaks="a read-only transaction gets an error row (item 32)",
         killed_by=("test_claim_arguments.py::test_read_only_transaction_gets_an_error_row_and_no_xid",),
     ),
     Mutant(
@@ -34,7 +34,7 @@ MUTANTS = (
         file=CLAIM,
         old="IF current_setting('transaction_isolation') <> 'read committed' THEN",
         new="IF false THEN",
-        breaks="only READ COMMITTED may claim: counts need fresh snapshots (contract 3, item 32)",
+        breaks="only READ COMMITTED may claim: counts need fresh snapshots (item 32)",
         killed_by=("test_claim_arguments.py::test_only_read_committed_may_claim",),
     ),
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = (
         file=CLAIM,
         old="IF pg_current_xact_id_if_assigned() IS NOT NULL THEN",
         new="IF false THEN",
-        breaks="a claim inside a transaction folds first and sees its own work (contract 2)",
+        breaks="a claim inside a transaction folds first and sees its own work",
         killed_by=("test_claim_ring.py::test_claim_sees_what_its_own_transaction_enqueued_and_finished",),
     ),
     Mutant(
@@ -50,7 +50,7 @@ MUTANTS = (
         file=CLAIM,
         old="IF v_patience = interval '0' OR v_patience >",
         new="IF v_patience >",
-        breaks="a lock_timeout of 0 counts as 250 ms (contract 3, item 35)",
+        breaks="a lock_timeout of 0 counts as 250 ms (item 35)",
         killed_by=("test_claim_arguments.py::test_locked_policy_is_contention_and_changes_nothing",),
     ),
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS = (
         file=CLAIM,
         old="IF v_patience = interval '0' OR v_patience > interval '250 milliseconds' THEN",
         new="IF v_patience = interval '0' THEN",
-        breaks="the wait is the smaller of the caller's lock_timeout and 250 ms (contract 3, item 35)",
+        breaks="the wait is the smaller of the caller's lock_timeout and 250 ms (item 35)",
         killed_by=("test_claim_arguments.py::test_locked_policy_is_contention_and_changes_nothing",),
     ),
     Mutant(
@@ -67,7 +67,7 @@ MUTANTS = (
         after="-- The door makes waiting claims queue in order",
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="",
-        breaks="one claim at a time in a domain: the policy row is locked (contract 3, item 35)",
+        breaks="one claim at a time in a domain: the policy row is locked (item 35)",
         killed_by=("test_claim_arguments.py::test_locked_policy_is_contention_and_changes_nothing",),
     ),
     Mutant(
@@ -77,7 +77,7 @@ MUTANTS = (
         old="FOR NO KEY UPDATE",
         new="FOR UPDATE",
         times=2,
-        breaks="the policy row is locked FOR NO KEY UPDATE (D5)",
+        breaks="the policy row is locked FOR NO KEY UPDATE",
         killed_by=("test_claim_arguments.py::test_key_share_on_the_policy_row_disturbs_nobody",),
     ),
     Mutant(
@@ -85,7 +85,7 @@ MUTANTS = (
         file=CLAIM,
         old="IF NOT pg_try_advisory_xact_lock(v_door) THEN",
         new="IF v_door IS NULL THEN",
-        breaks="waiting claims queue in order at the door (contract 3)",
+        breaks="waiting claims queue in order at the door",
         killed_by=("test_claim_arguments.py::test_claims_queue_at_one_door_before_the_policy_row",),
     ),
     Mutant(
@@ -93,7 +93,7 @@ MUTANTS = (
         file=CLAIM,
         old="(v_policy.admission_mode = 'tenant_fair' AND v_policy.max_active IS NOT NULL) IS NOT TRUE",
         new="(v_policy.max_active IS NOT NULL) IS NOT TRUE",
-        breaks="each engine goes on only in its own mode (contract 3, item 34)",
+        breaks="each engine goes on only in its own mode (item 34)",
         killed_by=("test_claim_arguments.py::test_policy_that_is_not_ready",),
     ),
     Mutant(
@@ -109,7 +109,7 @@ MUTANTS = (
         file=CLAIM,
         old="    v_setting := set_config('lock_timeout', v_caller_timeout, true);\n\n    row_kind := 'call';\n",
         new="    row_kind := 'call';\n",
-        breaks="the caller's lock_timeout is restored exactly (contract 3, item 36)",
+        breaks="the caller's lock_timeout is restored exactly (item 36)",
         killed_by=("test_claim_arguments.py::test_lock_timeout_is_as_before",),
     ),
     Mutant(
@@ -117,7 +117,7 @@ MUTANTS = (
         file=CLAIM,
         old="            v_setting := set_config('lock_timeout', v_caller_timeout, true);\n        END IF;\n    END IF;\n",
         new="            v_setting := '';\n        END IF;\n    END IF;\n",
-        breaks="the caller's lock_timeout is restored after a refusal too (contract 3, item 36)",
+        breaks="the caller's lock_timeout is restored after a refusal too (item 36)",
         killed_by=("test_claim_arguments.py::test_lock_timeout_is_as_before",),
     ),
     Mutant(
@@ -125,7 +125,7 @@ MUTANTS = (
         file=CLAIM,
         old="    SET search_path FROM CURRENT\n",
         new="",
-        breaks="a hostile search_path does not reach into the function (contract 3, item 31)",
+        breaks="a hostile search_path does not reach into the function (item 31)",
         killed_by=("test_claim_arguments.py::test_hostile_search_path_and_shadow_tables_change_nothing",),
     ),
     Mutant(
@@ -133,7 +133,7 @@ MUTANTS = (
         file=CLAIM,
         old="v_visits := v_policy.scan_budget;",
         new="v_visits := 32;",
-        breaks="the scan budget is the policy's (contract 3)",
+        breaks="the scan budget is the policy's",
         killed_by=("test_claim_ring.py::test_budget_is_the_policys",),
     ),
     Mutant(
@@ -141,7 +141,7 @@ MUTANTS = (
         file=CLAIM,
         old="c_grants    CONSTANT integer := 32;",
         new="c_grants    CONSTANT integer := 33;",
-        breaks="at most 32 grants a call (contract 3, item 59)",
+        breaks="at most 32 grants a call (item 59)",
         killed_by=("test_claim_visits.py::test_call_makes_at_most_32_grants_of_8",),
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = (
         file=CLAIM,
         old="c_quantum   CONSTANT integer := 8;",
         new="c_quantum   CONSTANT integer := 9;",
-        breaks="at most 8 outcomes a grant (contract 3, item 58)",
+        breaks="at most 8 outcomes a grant (item 58)",
         killed_by=("test_claim_visits.py::test_visit_grants_at_most_eight_and_no_more_than_is_wanted",),
     ),
     Mutant(
@@ -157,7 +157,7 @@ MUTANTS = (
         file=CLAIM,
         old="c_page      CONSTANT integer := 16;",
         new="c_page      CONSTANT integer := 17;",
-        breaks="at most 16 run locks an inspection: the 17th row is not tried (contract 3, item 53)",
+        breaks="at most 16 run locks an inspection: the 17th row is not tried (item 53)",
         killed_by=("test_claim_visits.py::test_locked_page_is_not_replaced_by_what_stands_behind_it",),
     ),
     Mutant(
@@ -165,7 +165,7 @@ MUTANTS = (
         file=CLAIM,
         old="ORDER BY schedule.ring_position\n",
         new="ORDER BY schedule.ring_position DESC\n",
-        breaks="the ring is walked in the order of positions (contract 1, item 41)",
+        breaks="the ring is walked in the order of positions (item 41)",
         killed_by=("test_claim_ring.py::test_fruitless_call_inspects_a_whole_budget_of_distinct_scopes",),
     ),
     Mutant(
@@ -173,7 +173,7 @@ MUTANTS = (
         file=CLAIM,
         old="AND schedule.ring_position > coalesce(",
         new="AND schedule.ring_position >= coalesce(",
-        breaks="a call goes on behind the stored cursor (contract 1, item 44)",
+        breaks="a call goes on behind the stored cursor (item 44)",
         killed_by=(
             "test_claim_ring.py::test_calls_of_one_transaction_continue_each_other_and_roll_back_together",
         ),
@@ -183,7 +183,7 @@ MUTANTS = (
         file=CLAIM,
         old="CASE WHEN v_seen = 0 THEN 0 ELSE v_seen_to END",
         new="0",
-        breaks="a plan takes positions of one lap (contract 3, D2)",
+        breaks="a plan takes positions of one lap",
         killed_by=("test_claim_ring.py::test_probe_that_looks_further_never_looks_past_the_end_of_its_lap",),
     ),
     Mutant(
@@ -191,7 +191,7 @@ MUTANTS = (
         file=CLAIM,
         old="v_seen_to := v_look.position[v_seen];",
         new="v_seen_to := v_from;",
-        breaks="a lap inspects every scope once (contract 3, item 43)",
+        breaks="a lap inspects every scope once (item 43)",
         killed_by=("test_claim_ring.py::test_work_that_comes_behind_the_probe_waits_for_the_next_lap",),
     ),
     Mutant(
@@ -199,7 +199,7 @@ MUTANTS = (
         file=CLAIM,
         old="            IF v_seen > 0 THEN\n",
         new="            IF false THEN\n",
-        breaks="a lap inspects every scope once (contract 3, item 43)",
+        breaks="a lap inspects every scope once (item 43)",
         killed_by=("test_claim_ring.py::test_work_that_comes_behind_the_probe_waits_for_the_next_lap",),
     ),
     Mutant(
@@ -207,7 +207,7 @@ MUTANTS = (
         file=CLAIM,
         old="            IF v_from = 0 OR v_look.position[1] <= v_from THEN\n",
         new="            IF false THEN\n",
-        breaks="in each lap every admissible position is tried afresh (contract 3, D7)",
+        breaks="in each lap every admissible position is tried afresh",
         killed_by=("test_claim_ring.py::test_laps_of_one_call_are_told_from_one_look_at_the_whole_ring",),
     ),
     Mutant(
@@ -215,7 +215,7 @@ MUTANTS = (
         file=CLAIM,
         old="WHERE schedule.in_ring\n",
         new="WHERE true\n",
-        breaks="the ring is exactly the scopes with unfinished runs (contract 2, item 42)",
+        breaks="the ring is exactly the scopes with unfinished runs (item 42)",
         killed_by=("test_claim_ring.py::test_finished_scope_is_never_visited_and_keeps_its_position",),
     ),
     Mutant(
@@ -223,7 +223,7 @@ MUTANTS = (
         file=CLAIM,
         old="    IF v_inspections > 0 THEN\n",
         new="    IF v_outcomes > 0 THEN\n",
-        breaks="every visit moves the cursor, successful or not (contract 3, item 44)",
+        breaks="every visit moves the cursor, successful or not (item 44)",
         killed_by=("test_claim_ring.py::test_short_ring_is_walked_round_until_the_budget_is_spent",),
     ),
     Mutant(
@@ -231,7 +231,7 @@ MUTANTS = (
         file=CLAIM,
         old="            scan_ring_position = v_cursor,\n",
         new="            scan_ring_position = v_policy.scan_ring_position,\n",
-        breaks="one durable circular cursor over all scopes (contract 1, item 44)",
+        breaks="one durable circular cursor over all scopes (item 44)",
         killed_by=("test_claim_rotation.py::test_target_is_served_second_however_much_stands_before_it",),
     ),
     Mutant(
@@ -239,7 +239,7 @@ MUTANTS = (
         file=CLAIM,
         old="v_laps := v_laps + 1;",
         new="v_laps := v_laps + 0;",
-        breaks="scan_laps is one more at each wrap (contract 2, D11)",
+        breaks="scan_laps is one more at each wrap",
         killed_by=(
             "test_claim_ring.py::test_short_ring_is_walked_round_until_the_budget_is_spent",
             "test_claim_ring.py::test_any_cursor_is_a_place_to_go_on_from",
@@ -250,7 +250,7 @@ MUTANTS = (
         file=CLAIM,
         old="v_laps := v_laps + (v_walked - 1) / v_seen;",
         new="v_laps := v_laps + 0;",
-        breaks="an unfilled call consumes its visits in laps, and counts them (contract 3, item 43)",
+        breaks="an unfilled call consumes its visits in laps, and counts them (item 43)",
         killed_by=("test_claim_ring.py::test_short_ring_is_walked_round_until_the_budget_is_spent",),
     ),
     Mutant(
@@ -258,7 +258,7 @@ MUTANTS = (
         file=CLAIM,
         old="AND v_seen < v_chunk THEN v_visits ELSE v_seen END;",
         new="AND v_seen < v_chunk THEN least(v_visits, v_seen) ELSE v_seen END;\n            v_grants := CASE WHEN v_from = 0 AND v_seen < v_chunk THEN 0 ELSE v_grants END;",
-        breaks="a call on a nonempty ring consumes all its visits (contract 3, item 43)",
+        breaks="a call on a nonempty ring consumes all its visits (item 43)",
         killed_by=("test_claim_ring.py::test_short_ring_is_walked_round_until_the_budget_is_spent",),
     ),
     Mutant(
@@ -266,7 +266,7 @@ MUTANTS = (
         file=CLAIM,
         old="        v_walked := v_ordinal[v_planned];\n",
         new="        v_walked := v_seen;\n",
-        breaks="a plan's walk ends at its last planned position (D2, item 45)",
+        breaks="a plan's walk ends at its last planned position (item 45)",
         killed_by=(
             "test_claim_ring.py::test_walk_ends_at_the_last_position_of_its_plan_however_far_the_probe_has_looked",
         ),
@@ -276,7 +276,7 @@ MUTANTS = (
         file=CLAIM,
         old="least(v_can[v_visit], (v_left + v_planned - v_visit) / (v_planned - v_visit + 1))",
         new="least(v_can[v_visit], v_left)",
-        breaks="the quantum is adaptive: the demand is spread over the plan (D2)",
+        breaks="the quantum is adaptive: the demand is spread over the plan",
         killed_by=("test_claim_rotation.py::test_call_serves_every_deep_tenant",),
     ),
     Mutant(
@@ -284,7 +284,7 @@ MUTANTS = (
         file=CLAIM,
         old="least(v_can[v_visit], (v_left + v_planned - v_visit) / (v_planned - v_visit + 1))",
         new="least(v_can[v_visit], greatest(1, v_left / (v_planned - v_visit + 1)))",
-        breaks="each position of a plan gets its share rounded up (D2, item 86)",
+        breaks="each position of a plan gets its share rounded up (item 86)",
         killed_by=("test_claim_model.py::test_function_does_what_the_model_says",),
     ),
     Mutant(
@@ -292,7 +292,7 @@ MUTANTS = (
         file=CLAIM,
         old="        v_left := v_demand;\n",
         new="        v_left := v_demand - (p_demand > 1 AND NOT v_expired_served)::integer;\n        EXIT WHEN v_left = 0;\n",
-        breaks="no class ever makes a call underfill (D1, item 87)",
+        breaks="no class ever makes a call underfill (item 87)",
         killed_by=("test_claim_classes.py::test_no_slot_is_held_for_a_class_without_work",),
     ),
     Mutant(
@@ -300,7 +300,7 @@ MUTANTS = (
         file=CLAIM,
         old="v_want := least(v_demand, v_grants);",
         new="v_want := CASE WHEN p_trace THEN 1 ELSE least(v_demand, v_grants) END;",
-        breaks="trace on or off changes nothing but the extra rows (D7, item 100)",
+        breaks="trace on or off changes nothing but the extra rows (item 100)",
         killed_by=("test_claim_trace.py::test_trace_adds_inspections_and_changes_nothing",),
     ),
     Mutant(
@@ -308,7 +308,7 @@ MUTANTS = (
         file=CLAIM,
         old="    cursor_before := v_policy.scan_ring_position;\n    laps_after",
         new="    laps_after",
-        breaks="a call row tells (laps, cursor) before and after (D11, item 101)",
+        breaks="a call row tells (laps, cursor) before and after (item 101)",
         killed_by=("test_claim_trace.py::test_rows_of_a_call_agree_with_each_other",),
     ),
     Mutant(
@@ -316,7 +316,7 @@ MUTANTS = (
         file="sql/claim.sql",
         old="coalesce(policy.lease_seconds, 60)",
         new="60",
-        breaks="the lease is the domain's (contract 2)",
+        breaks="the lease is the domain's",
         killed_by=("test_claim_engines.py::test_lease_and_attempts_are_the_domains",),
     ),
     Mutant(
@@ -324,7 +324,7 @@ MUTANTS = (
         file="sql/tenantfair_claim.v1.sql",
         old="WHERE part.scope_key = schedule.scope_key AND part.max_active IS NOT NULL",
         new="WHERE part.scope_key = schedule.scope_key AND part.max_active IS NULL",
-        breaks="an override replaces the default cap, upwards too (contract 2, item 61)",
+        breaks="an override replaces the default cap, upwards too (item 61)",
         killed_by=("test_claim_visits.py::test_override_beats_the_default_and_null_inherits_it",),
     ),
     Mutant(
@@ -342,7 +342,7 @@ MUTANTS = (
         file=CLAIM,
         old="LIMIT CASE WHEN ahead.fits THEN 1 ELSE ahead.cap END",
         new="LIMIT 1",
-        breaks="a position without a free slot is passed without a visit (D4)",
+        breaks="a position without a free slot is passed without a visit",
         killed_by=("test_claim_visits.py::test_full_scope_is_denied_without_locking_anything_of_it",),
     ),
     Mutant(
@@ -350,7 +350,7 @@ MUTANTS = (
         file=CLAIM,
         old="v_look.found[v_place] := -v_queued::integer;",
         new="v_look.found[v_place] := 0;",
-        breaks="queued work that finds no slot is a cap or debt denial (D4, D11)",
+        breaks="queued work that finds no slot is a cap or debt denial",
         killed_by=("test_claim_classes.py::test_queued_poison_needs_a_slot_and_blocks_what_is_behind_it",),
     ),
     Mutant(
@@ -358,7 +358,7 @@ MUTANTS = (
         file=CLAIM,
         old="WHEN look.queued THEN -1\n",
         new="WHEN look.queued THEN 0\n",
-        breaks="queued work that finds no slot is a cap or debt denial (D4, D11)",
+        breaks="queued work that finds no slot is a cap or debt denial",
         killed_by=("test_claim_visits.py::test_full_scope_is_denied_without_locking_anything_of_it",),
     ),
     Mutant(
@@ -367,7 +367,7 @@ MUTANTS = (
         after="-- All of an index page that fits the condition is read",
         old="WHERE head.wake_at <= p_now\n",
         new="WHERE head.wake_at IS NOT NULL\n",
-        breaks="queued is due: future work is not (contract 2)",
+        breaks="queued is due: future work is not",
         killed_by=("test_claim_visits.py::test_full_scope_with_future_work_alone_is_denied_nothing",),
     ),
 )

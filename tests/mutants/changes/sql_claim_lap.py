@@ -11,7 +11,7 @@ MUTANTS = (
         file=LAP,
         old="        COMMIT;\n",
         new="",
-        breaks="every call is a transaction of its own (contract 3, decision 0017)",
+        breaks="every call is a transaction of its own (decision 0017)",
         killed_by=(f"{TESTS}every_call_is_a_transaction_of_its_own",),
     ),
     Mutant(
@@ -27,7 +27,7 @@ MUTANTS = (
         file=LAP,
         old="                AND v_claimed.outcome_count = 0\n",
         new="",
-        breaks="a walk never claims more than its demand (contract 3, decision 0017)",
+        breaks="a walk never claims more than its demand (decision 0017)",
         killed_by=(f"{TESTS}a_call_that_is_granted_less_than_was_wanted_is_the_last",),
     ),
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS = (
         file=LAP,
         old="                AND v_claimed.inspections > 0\n",
         new="",
-        breaks="an empty ring is one call (D11)",
+        breaks="an empty ring is one call",
         killed_by=(f"{TESTS}an_empty_ring_means_one_call",),
     ),
     Mutant(
@@ -43,7 +43,7 @@ MUTANTS = (
         file=LAP,
         old="(v_claimed.laps_after, v_claimed.cursor_after) < (p_laps, p_cursor)",
         new="p_laps + p_cursor >= 0",
-        breaks="a walk ends a lap after where it began, whoever moved the cursor (D11)",
+        breaks="a walk ends a lap after where it began, whoever moved the cursor",
         killed_by=(
             f"{TESTS}the_walk_ends_where_it_was_told_to",
             f"{TESTS}a_place_that_is_passed_already_means_one_call",
@@ -94,7 +94,7 @@ MUTANTS = (
         file=LAP,
         old="coalesce(policy.max_attempts, 5)",
         new="5",
-        breaks="attempts before poison are a value of the domain (contract 4)",
+        breaks="attempts before poison are a value of the domain",
         killed_by=(f"{TESTS}lease_and_attempts_are_the_policys",),
     ),
     Mutant(
@@ -102,7 +102,7 @@ MUTANTS = (
         file=LAP,
         old="coalesce(policy.lease_seconds, 60)",
         new="60",
-        breaks="the lease is a value of the domain (contract 2)",
+        breaks="the lease is a value of the domain",
         killed_by=(f"{TESTS}lease_and_attempts_are_the_policys",),
     ),
     Mutant(
@@ -110,7 +110,7 @@ MUTANTS = (
         file="claim/__init__.py",
         old="(until is not None or not allow_in_transaction)",
         new="(not allow_in_transaction)",
-        breaks="a walk is refused inside a transaction, tests included (D9, decision 0017)",
+        breaks="a walk is refused inside a transaction, tests included (decision 0017)",
         killed_by=(f"{TESTS}it_is_refused_inside_a_transaction_whatever_a_single_call_may",),
     ),
     Mutant(
@@ -118,7 +118,7 @@ MUTANTS = (
         file="claim/__init__.py",
         old="(plan.lap or is_unflushed(answer))",
         new="is_unflushed(answer)",
-        breaks="claim commits are synchronous by default (contract 7, decision 0010)",
+        breaks="claim commits are synchronous by default (decision 0010)",
         killed_by=(
             f"{TESTS}leases_wait_for_the_disk_where_claims_do",
             f"{TESTS}leases_whose_wait_for_the_disk_failed_are_handed_to_nobody",
@@ -129,7 +129,7 @@ MUTANTS = (
         file="claim/observe.py",
         old="        for call in self.earlier:\n",
         new="        for call in self.earlier[:0]:\n",
-        breaks="every call is observed (contract 7, item 172)",
+        breaks="every call is observed (item 172)",
         killed_by=(f"{TESTS}each_call_is_observed_and_all_share_the_time",),
     ),
     Mutant(
@@ -137,7 +137,7 @@ MUTANTS = (
         file="claim/lap.py",
         old=".astimezone(zone)",
         new="",
-        breaks="a lease is the same whichever way it was claimed (contract 3, decision 0017)",
+        breaks="a lease is the same whichever way it was claimed (decision 0017)",
         killed_by=(f"{TESTS}a_lease_is_what_a_single_call_returns",),
     ),
     Mutant(
@@ -145,7 +145,7 @@ MUTANTS = (
         file=LAP,
         old="'kwargs', v_claimed.kwargs::text,",
         new="'kwargs', v_claimed.kwargs,",
-        breaks="one bad row never strands its neighbours (contract 7)",
+        breaks="one bad row never strands its neighbours",
         killed_by=(f"{TESTS}a_number_that_python_cannot_read_spoils_its_own_lease_alone",),
     ),
     Mutant(

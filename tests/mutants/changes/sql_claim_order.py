@@ -13,7 +13,7 @@ MUTANTS = (
         old="run.claimed_at < p_expired_before",
         new="run.claimed_at <= p_expired_before",
         times=3,
-        breaks="a claim exactly at the cutoff is live (contract 3, item 97)",
+        breaks="a claim exactly at the cutoff is live (item 97)",
         killed_by=("test_claim_classes.py::test_lease_ends_one_microsecond_after_its_length",),
     ),
     Mutant(
@@ -22,7 +22,7 @@ MUTANTS = (
         old=" >= p_max_attempts",
         new=" > p_max_attempts",
         times=5,
-        breaks="a row at the limit is poisoned: it is started exactly that often (contract 3, item 95)",
+        breaks="a row at the limit is poisoned: it is started exactly that often (item 95)",
         killed_by=("test_claim_classes.py::test_run_is_started_exactly_max_attempts_times",),
     ),
     Mutant(
@@ -30,7 +30,7 @@ MUTANTS = (
         file=CLAIM,
         old="v_slots := v_slots - (NOT v_kept.poison[v_place])::integer;",
         new="v_slots := v_slots - 1;",
-        breaks="a queued poison uses no slot (contract 3, item 92)",
+        breaks="a queued poison uses no slot (item 92)",
         killed_by=("test_claim_classes.py::test_queued_poison_uses_no_slot",),
     ),
     Mutant(
@@ -38,7 +38,7 @@ MUTANTS = (
         file=CLAIM,
         old="CONTINUE WHEN v_slots <= 0 OR v_kept.rank",
         new="CONTINUE WHEN (v_slots <= 0 AND NOT v_kept.poison[v_place]) OR v_kept.rank",
-        breaks="a queued poison needs a free slot (contract 3, item 90)",
+        breaks="a queued poison needs a free slot (item 90)",
         killed_by=(
             "test_claim_races.py::test_queued_poison_waits_for_a_slot_that_was_taken_under_the_visit",
         ),
@@ -48,7 +48,7 @@ MUTANTS = (
         file=CLAIM,
         old="CONTINUE WHEN v_slots <= 0 OR v_kept.rank[v_place] IS DISTINCT FROM v_rank;",
         new="CONTINUE WHEN v_slots <= 0;",
-        breaks="the queue is promoted from its head on, without a gap (contract 3, item 74)",
+        breaks="the queue is promoted from its head on, without a gap (item 74)",
         killed_by=(
             "test_claim_cap.py::test_older_row_that_appears_under_the_visit_denies_it",
             "test_claim_model.py::test_function_does_what_the_model_says",
@@ -59,7 +59,7 @@ MUTANTS = (
         file=CLAIM,
         old="v_slots := v_slots + v_kept.poison[v_place]::integer;",
         new="v_slots := v_slots + 0;",
-        breaks="an admitted poison frees its slot at once (contract 3, item 93)",
+        breaks="an admitted poison frees its slot at once (item 93)",
         killed_by=("test_claim_classes.py::test_admitted_poison_frees_its_slot_within_the_visit",),
     ),
     Mutant(
@@ -67,7 +67,7 @@ MUTANTS = (
         file=CLAIM,
         old="FOR v_step IN 1..2 * v_count LOOP",
         new="FOR v_step IN 1..v_count LOOP",
-        breaks="a slot freed in a visit reaches the queued head of that visit (contract 3, item 93)",
+        breaks="a slot freed in a visit reaches the queued head of that visit (item 93)",
         killed_by=("test_claim_classes.py::test_slot_freed_behind_a_locked_poison_reaches_the_queued_head",),
     ),
     Mutant(
@@ -75,7 +75,7 @@ MUTANTS = (
         file=CLAIM,
         old="EXIT WHEN v_granted[v_visit] = v_quantum[v_visit];",
         new="EXIT WHEN v_granted[v_visit] >= v_quantum[v_visit] AND NOT v_kept.poison[(v_step - 1) % v_count + 1];",
-        breaks="poison counts toward demand and quantum (contract 3, item 94)",
+        breaks="poison counts toward demand and quantum (item 94)",
         killed_by=(
             "test_claim_classes.py::test_poison_counts_toward_the_quantum",
             "test_claim_classes.py::test_poison_counts_toward_the_demand",
@@ -88,7 +88,7 @@ MUTANTS = (
         old="LIMIT v_cap[v_visit]::bigint + c_page",
         new="LIMIT v_cap[v_visit]",
         times=2,
-        breaks="debt blocks promotion until it is worked off, poison or not (contract 1, item 69)",
+        breaks="debt blocks promotion until it is worked off, poison or not (item 69)",
         killed_by=("test_claim_cap.py::test_debt_is_counted_to_its_end_however_much_of_it_is_poisoned",),
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = (
         file=CLAIM,
         old="p_demand > 1\n",
         new="p_demand < 0\n",
-        breaks="the head of a class not yet served comes first (contract 3, item 85)",
+        breaks="the head of a class not yet served comes first (item 85)",
         killed_by=("test_claim_classes.py::test_queued_head_is_served_beside_much_expired_work",),
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
         file=CLAIM,
         old="v_expired_served := true;",
         new="v_expired_served := false;",
-        breaks="a head has no privilege once its class was served (contract 3, item 96)",
+        breaks="a head has no privilege once its class was served (item 96)",
         killed_by=(
             "test_claim_classes.py::test_head_has_no_privilege_once_its_class_was_served",
             "test_claim_model.py::test_function_does_what_the_model_says",
@@ -115,7 +115,7 @@ MUTANTS = (
         file=CLAIM,
         old="p_demand = 1 AND (candidate.class = 'expired') = (p_preference = 'expired') DESC NULLS LAST,",
         new="",
-        breaks="demand one honours the caller's preference within a tier (D6, item 80)",
+        breaks="demand one honours the caller's preference within a tier (item 80)",
         killed_by=("test_claim_classes.py::test_demand_one_honours_the_preference_and_else_age",),
     ),
     Mutant(
@@ -123,7 +123,7 @@ MUTANTS = (
         file=CLAIM,
         old="candidate.class <> 'queued_ready' DESC,\n",
         new="p_demand <> 1 AND candidate.class <> 'queued_ready' DESC,\n",
-        breaks="the admitted tier beats the preference (D6, item 81)",
+        breaks="the admitted tier beats the preference (item 81)",
         killed_by=("test_claim_classes.py::test_admitted_work_beats_the_preferred_class_of_the_queue",),
     ),
     Mutant(
@@ -131,7 +131,7 @@ MUTANTS = (
         file=CLAIM,
         old="candidate.poison DESC,\n",
         new="",
-        breaks="among admitted rows poison comes before age (contract 3, item 96)",
+        breaks="among admitted rows poison comes before age (item 96)",
         killed_by=("test_claim_classes.py::test_admitted_rows_are_head_then_poison_then_age",),
     ),
     Mutant(
@@ -139,7 +139,7 @@ MUTANTS = (
         file=CLAIM,
         old="coalesce(run.tenant_admitted_at, p_now)",
         new="p_now",
-        breaks="reacquisition and recovery keep the marker (contract 4, item 79)",
+        breaks="reacquisition and recovery keep the marker (item 79)",
         killed_by=("test_claim_cap.py::test_promotion_marks_with_now_and_later_claims_keep_the_mark",),
     ),
     Mutant(
@@ -147,7 +147,7 @@ MUTANTS = (
         file=CLAIM,
         old="coalesce(run.tenant_admitted_at, p_now)",
         new="run.tenant_admitted_at",
-        breaks="promotion stamps the marker (contract 2, item 79)",
+        breaks="promotion stamps the marker (item 79)",
         killed_by=("test_claim_cap.py::test_promotion_marks_with_now_and_later_claims_keep_the_mark",),
     ),
     Mutant(
@@ -155,7 +155,7 @@ MUTANTS = (
         file=CLAIM,
         old="claim_attempts = run.claim_attempts + (NOT outcome.poison)::integer,",
         new="claim_attempts = greatest(run.claim_attempts, 1),",
-        breaks="a start is counted: a task that kills its process starts exactly max_attempts times (contract 4, item 95)",
+        breaks="a start is counted: a task that kills its process starts exactly max_attempts times (item 95)",
         killed_by=("test_claim_classes.py::test_run_is_started_exactly_max_attempts_times",),
     ),
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS = (
         file=CLAIM,
         old="claim_token = CASE WHEN NOT outcome.poison THEN gen_random_uuid() END,",
         new="claim_token = CASE WHEN NOT outcome.poison THEN coalesce(run.claim_token, gen_random_uuid()) END,",
-        breaks="a steal fences the old holder by a new token (contract 4, item 118)",
+        breaks="a steal fences the old holder by a new token (item 118)",
         killed_by=("test_claim_engines.py::test_steal_replaces_the_token",),
     ),
     Mutant(
@@ -172,7 +172,7 @@ MUTANTS = (
         after=WRITE,
         old="part.admission_epoch + v_repeat",
         new="part.admission_epoch + visit.granted",
-        breaks="a grant of any size is one step of the epoch (contract 3, item 99)",
+        breaks="a grant of any size is one step of the epoch (item 99)",
         killed_by=("test_claim_trace.py::test_grant_of_any_size_is_one_step_of_the_epoch",),
     ),
     Mutant(
@@ -181,7 +181,7 @@ MUTANTS = (
         after=WRITE,
         old="AND visit.granted > 0",
         new="AND visit.granted >= 0",
-        breaks="the epoch steps with a committed nonempty grant, nothing else (contract 3, item 99)",
+        breaks="the epoch steps with a committed nonempty grant, nothing else (item 99)",
         killed_by=(
             "test_claim_trace.py::test_every_grant_of_a_call_is_a_step_and_nothing_else_is",
             "test_claim_model.py::test_function_does_what_the_model_says",
@@ -193,7 +193,7 @@ MUTANTS = (
         after=WRITE,
         old="run.pending_signals,",
         new="'[]'::jsonb,",
-        breaks="a lease row carries all that a start needs (contract 3, item 102)",
+        breaks="a lease row carries all that a start needs (item 102)",
         killed_by=("test_claim_trace.py::test_lease_carries_all_that_a_start_needs",),
     ),
     Mutant(
@@ -201,7 +201,7 @@ MUTANTS = (
         file=CLAIM,
         old="c_workers   CONSTANT integer := 32;",
         new="c_workers   CONSTANT integer := 33;",
-        breaks="worker_ids is a bounded list (contract 2)",
+        breaks="worker_ids is a bounded list",
         killed_by=("test_claim_trace.py::test_only_the_last_32_workers_of_a_run_are_kept",),
     ),
 )

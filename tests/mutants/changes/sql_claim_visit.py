@@ -13,7 +13,7 @@ MUTANTS = (
         after=PARTITIONS,
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR NO KEY UPDATE",
-        breaks="a locked partition is skipped and the walk goes on (contract 3, item 51)",
+        breaks="a locked partition is skipped and the walk goes on (item 51)",
         killed_by=("test_claim_visits.py::test_locked_partition_is_skipped_and_the_walk_goes_on",),
     ),
     Mutant(
@@ -22,7 +22,7 @@ MUTANTS = (
         after=PARTITIONS,
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR UPDATE SKIP LOCKED",
-        breaks="partitions are locked FOR NO KEY UPDATE (D5, item 51)",
+        breaks="partitions are locked FOR NO KEY UPDATE (item 51)",
         killed_by=("test_claim_visits.py::test_key_share_on_a_partition_disturbs_nobody",),
     ),
     Mutant(
@@ -31,7 +31,7 @@ MUTANTS = (
         after=PARTITIONS,
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="LIMIT 1",
-        breaks="a visit locks the exact partition (contract 3, item 51)",
+        breaks="a visit locks the exact partition (item 51)",
         killed_by=("test_claim_visits.py::test_locked_partition_is_skipped_and_the_walk_goes_on",),
     ),
     Mutant(
@@ -39,7 +39,7 @@ MUTANTS = (
         file=CLAIM,
         old="        v_tried := NULL;\n",
         new="        v_known_scope := v_scope;\n        SELECT array_agg((SELECT count(*) FROM tenantfair_run AS run WHERE run.scope_key = visit.scope_key\n            AND run.tenant_admitted_at IS NOT NULL)::integer)\n        INTO v_known_admitted\n        FROM unnest(v_scope) AS visit (scope_key);\n        v_tried := NULL;\n",
-        breaks="the admitted are counted under the partition lock, in a fresh snapshot (contract 3, item 175)",
+        breaks="the admitted are counted under the partition lock, in a fresh snapshot (item 175)",
         killed_by=("test_claim_races.py::test_only_a_count_under_the_partition_lock_is_safe",),
     ),
     Mutant(
@@ -47,7 +47,7 @@ MUTANTS = (
         file=CLAIM,
         old="coalesce(locked.max_active, v_policy.max_active)",
         new="v_policy.max_active",
-        breaks="an override replaces the default cap (contract 2, item 61)",
+        breaks="an override replaces the default cap (item 61)",
         killed_by=(
             "test_claim_races.py::test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit",
         ),
@@ -58,7 +58,7 @@ MUTANTS = (
         old="greatest(visit.cap - coalesce(admitted.n, 0), 0)",
         new="greatest(visit.cap - coalesce(admitted.n, 0) + 1, 0)",
         times=2,
-        breaks="admitted runs <= cap, always (contract 1, item 64)",
+        breaks="admitted runs <= cap, always (item 64)",
         killed_by=(
             "test_claim_races.py::test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit",
         ),
@@ -69,7 +69,7 @@ MUTANTS = (
         after=SIMPLE,
         old="AND run.wake_at IS NOT NULL\n                                            AND run.tenant_admitted_at IS NOT NULL\n                                        LIMIT visit.cap\n",
         new="AND run.wake_at IS NULL\n                                            AND run.tenant_admitted_at IS NOT NULL\n                                        LIMIT 0\n",
-        breaks="the count is of markers: admitted-ready runs hold slots (contract 2, item 72)",
+        breaks="the count is of markers: admitted-ready runs hold slots (item 72)",
         killed_by=("test_claim_model.py::test_function_does_what_the_model_says",),
     ),
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS = (
         after=SIMPLE,
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR NO KEY UPDATE",
-        breaks="runs are taken SKIP LOCKED: the next scope is served (contract 3, item 55)",
+        breaks="runs are taken SKIP LOCKED: the next scope is served (item 55)",
         killed_by=("test_claim_visits.py::test_locked_row_sends_the_demand_to_the_next_scope",),
     ),
     Mutant(
@@ -87,7 +87,7 @@ MUTANTS = (
         after=SIMPLE,
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR UPDATE SKIP LOCKED",
-        breaks="a host's row that points at a run does not block its claim (D5, item 56)",
+        breaks="a host's row that points at a run does not block its claim (item 56)",
         killed_by=(
             "test_claim_visits.py::test_open_transaction_with_a_row_that_points_at_the_run_does_not_lock_it_out",
         ),
@@ -97,7 +97,7 @@ MUTANTS = (
         file=CLAIM,
         old="ORDER BY candidate.queued, candidate.wake_at, candidate.id",
         new="ORDER BY candidate.queued, candidate.wake_at DESC, candidate.id",
-        breaks="admitted rows come by age (contract 3, item 96)",
+        breaks="admitted rows come by age (item 96)",
         killed_by=(
             "test_claim_classes.py::test_head_has_no_privilege_once_its_class_was_served",
             "test_claim_model.py::test_function_does_what_the_model_says",
@@ -108,7 +108,7 @@ MUTANTS = (
         file=CLAIM,
         old="ORDER BY candidate.queued, candidate.wake_at, candidate.id",
         new="ORDER BY candidate.queued DESC, candidate.wake_at, candidate.id",
-        breaks="admitted work goes first (contract 3, item 60)",
+        breaks="admitted work goes first (item 60)",
         killed_by=("test_claim_visits.py::test_admitted_rows_come_before_the_queue",),
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
         file=CLAIM,
         old="IF v_kept.fit[v_place] IS NOT TRUE THEN",
         new="CONTINUE WHEN v_kept.fit[v_place] IS NOT TRUE;\n                IF false THEN",
-        breaks="a locked head stops promotion and is never bypassed (contract 3, item 74)",
+        breaks="a locked head stops promotion and is never bypassed (item 74)",
         killed_by=("test_claim_cap.py::test_locked_head_is_never_bypassed",),
     ),
     Mutant(
@@ -125,7 +125,7 @@ MUTANTS = (
         after="run.ctid AS row, false AS queued, run.wake_at, true AS fit",
         old="AND run.wake_at <= p_now\n",
         new="AND run.wake_at IS NOT NULL\n",
-        breaks="a row that became due later is not granted (contract 3, item 57)",
+        breaks="a row that became due later is not granted (item 57)",
         killed_by=(
             "test_claim_visits.py::test_admitted_row_that_is_put_off_under_the_visit_is_stale_though_it_keeps_its_marker",
         ),
@@ -136,7 +136,7 @@ MUTANTS = (
         after="-- Heads: where the probe saw queued work alone",
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR NO KEY UPDATE",
-        breaks="a locked partition is skipped and the walk goes on, also where only the queue is claimed (contract 3, item 51)",
+        breaks="a locked partition is skipped and the walk goes on, also where only the queue is claimed (item 51)",
         killed_by=("test_claim_visits.py::test_locked_partition_is_skipped_and_the_walk_goes_on",),
     ),
     Mutant(
@@ -145,7 +145,7 @@ MUTANTS = (
         after="-- Heads: where the probe saw queued work alone",
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR UPDATE SKIP LOCKED",
-        breaks="partitions are locked FOR NO KEY UPDATE (D5, item 51)",
+        breaks="partitions are locked FOR NO KEY UPDATE (item 51)",
         killed_by=("test_claim_visits.py::test_key_share_on_a_partition_disturbs_nobody",),
     ),
     Mutant(
@@ -154,7 +154,7 @@ MUTANTS = (
         after="SELECT found.ctid AS row, found.wake_at\n",
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR NO KEY UPDATE",
-        breaks="runs are taken SKIP LOCKED: the next scope is served (contract 3, item 55)",
+        breaks="runs are taken SKIP LOCKED: the next scope is served (item 55)",
         killed_by=("test_claim_visits.py::test_locked_row_sends_the_demand_to_the_next_scope",),
     ),
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS = (
         after="SELECT found.ctid AS row, found.wake_at\n",
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR UPDATE SKIP LOCKED",
-        breaks="a host's row that points at a run does not block its claim (D5, item 56)",
+        breaks="a host's row that points at a run does not block its claim (item 56)",
         killed_by=(
             "test_claim_visits.py::test_open_transaction_with_a_row_that_points_at_the_run_does_not_lock_it_out",
         ),
@@ -173,7 +173,7 @@ MUTANTS = (
         file="sql/tenantfair_claim.v1.sql",
         old=") = v_locked,\n",
         new=") IS NOT NULL,\n",
-        breaks="a locked head is seen again before it is granted (contract 3, items 57 and 75)",
+        breaks="a locked head is seen again before it is granted (items 57 and 75)",
         killed_by=(
             "test_claim_cap.py::test_older_row_that_appears_under_the_visit_denies_it",
             "test_claim_visits.py::test_row_that_changed_under_the_visit_is_stale",
@@ -185,7 +185,7 @@ MUTANTS = (
         after="-- Heads: where the probe saw queued work alone",
         old="WHEN head.claim_attempts < p_max_attempts AND (\n",
         new="WHEN head.claim_attempts IS NOT NULL AND (\n",
-        breaks="a row at max_attempts is poisoned, not started once more (contract 3, item 57)",
+        breaks="a row at max_attempts is poisoned, not started once more (item 57)",
         killed_by=("test_claim_visits.py::test_row_that_changed_under_the_visit_is_stale",),
     ),
     Mutant(
@@ -194,7 +194,7 @@ MUTANTS = (
         after="-- Heads: where the probe saw queued work alone",
         old="OR part.cap - admitted.n >= CASE WHEN v_alone",
         new="OR true OR part.cap - admitted.n >= CASE WHEN v_alone",
-        breaks="admitted runs <= cap, whoever changed it meanwhile (contract 1, item 136)",
+        breaks="admitted runs <= cap, whoever changed it meanwhile (item 136)",
         killed_by=(
             "test_claim_races.py::test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit",
         ),
@@ -205,7 +205,7 @@ MUTANTS = (
         after="-- Heads: where the probe saw queued work alone",
         old="OR part.cap - admitted.n >= CASE WHEN v_alone",
         new="OR part.cap - admitted.n + 1 >= CASE WHEN v_alone",
-        breaks="admitted runs <= cap, always (contract 1, item 64)",
+        breaks="admitted runs <= cap, always (item 64)",
         killed_by=(
             "test_claim_races.py::test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit",
         ),
@@ -216,7 +216,7 @@ MUTANTS = (
         after="INTO v_whole, v_already\n",
         old="SELECT coalesce(found.max_active, v_policy.max_active) AS cap",
         new="SELECT v_policy.max_active AS cap",
-        breaks="an override replaces the default cap (contract 2, item 61)",
+        breaks="an override replaces the default cap (item 61)",
         killed_by=(
             "test_claim_races.py::test_override_that_commits_before_the_partition_is_locked_holds_for_the_visit",
         ),

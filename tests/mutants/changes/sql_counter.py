@@ -11,7 +11,7 @@ MUTANTS = (
         file=FOLD,
         old="HAVING sum(delta) <> 0",
         new="HAVING sum(delta) > 0",
-        breaks="finishing and deleting count minus one (contract 2, items 16 and 17)",
+        breaks="finishing and deleting count minus one (items 16 and 17)",
         killed_by=("test_counter_moves.py::test_every_pair_of_states",),
     ),
     Mutant(
@@ -20,7 +20,7 @@ MUTANTS = (
         old="SET unfinished_count = unfinished_count + v_deltas[i]",
         new="SET unfinished_count = greatest(unfinished_count + v_deltas[i], 0)",
         times=2,
-        breaks="no clamp at zero: a count below it fails the commit (contract 2, item 19)",
+        breaks="no clamp at zero: a count below it fails the commit (item 19)",
         killed_by=("test_counter_commit.py::test_count_below_zero_fails_the_commit_and_changes_nothing",),
     ),
     Mutant(
@@ -29,7 +29,7 @@ MUTANTS = (
         old="SET unfinished_count = unfinished_count + v_deltas[i]",
         new="SET unfinished_count = v_deltas[i]",
         times=2,
-        breaks="every count equals the unfinished runs (contract 2, item 27)",
+        breaks="every count equals the unfinished runs (item 27)",
         killed_by=("test_counter_commit.py::test_transaction_may_fold_more_than_once",),
     ),
     Mutant(
@@ -37,7 +37,7 @@ MUTANTS = (
         file=FOLD,
         old="array_agg(scope_key ORDER BY scope_key), array_agg(delta ORDER BY scope_key)",
         new="array_agg(scope_key ORDER BY md5(scope_key)), array_agg(delta ORDER BY md5(scope_key))",
-        breaks="the fold takes counters in scope order (contract 2, item 177)",
+        breaks="the fold takes counters in scope order (item 177)",
         killed_by=("test_counter_locks.py::test_counters_are_taken_in_scope_order",),
     ),
     Mutant(
@@ -53,7 +53,7 @@ MUTANTS = (
         file=FOLD,
         old="        ) IS NULL\n",
         new="        ) IS NULL OR true\n",
-        breaks="a commit waits for nobody who changes a partition that is there (contract 2, items 107 and 178)",
+        breaks="a commit waits for nobody who changes a partition that is there (items 107 and 178)",
         killed_by=(
             "test_counter_locks.py::test_commit_waits_for_nobody_who_changes_a_partition_that_is_there",
         ),
@@ -63,7 +63,7 @@ MUTANTS = (
         file=FOLD,
         old="    v_marker := set_config(c_folding, '', true);\nEND",
         new="END",
-        breaks="nobody but the fold writes a count (contract 2, item 20)",
+        breaks="nobody but the fold writes a count (item 20)",
         killed_by=("test_ring.py::test_direct_write_is_refused_whatever_the_transaction_did_before",),
     ),
     Mutant(
@@ -71,7 +71,7 @@ MUTANTS = (
         file=FOLD,
         old="    v_marker := set_config(c_fold_opened, '', true);\n",
         new="",
-        breaks="what comes after a fold is folded again (contract 2, item 14)",
+        breaks="what comes after a fold is folded again (item 14)",
         killed_by=(
             "test_counter_commit.py::test_set_constraints_immediate_counts_at_once_and_deferred_counts_later",
         ),
@@ -81,7 +81,7 @@ MUTANTS = (
         file=FOLD,
         old="    IF NEW.delta = 0 THEN\n",
         new="    IF NEW.delta IS NOT NULL THEN\n",
-        breaks="the fold runs behind the deferred triggers of the host (contract 2)",
+        breaks="the fold runs behind the deferred triggers of the host",
         killed_by=("test_counter_hosts.py::test_fold_runs_behind_the_deferred_triggers_of_the_host",),
     ),
     Mutant(
@@ -89,7 +89,7 @@ MUTANTS = (
         file=FOLD,
         old="DEFERRABLE INITIALLY DEFERRED",
         new="DEFERRABLE INITIALLY IMMEDIATE",
-        breaks="no lock is held to a stranger's commit (contract 2, item 178)",
+        breaks="no lock is held to a stranger's commit (item 178)",
         killed_by=("test_counter_locks.py::test_open_transaction_delays_nobody",),
     ),
     Mutant(
@@ -97,7 +97,7 @@ MUTANTS = (
         file=UNFINISHED,
         old="    SECURITY DEFINER\n    SET search_path FROM CURRENT\nAS $tenantfair_run_inserted$",
         new="    SET search_path FROM CURRENT\nAS $tenantfair_run_inserted$",
-        breaks="a role that may only enqueue needs no rights on the counts (contract 2)",
+        breaks="a role that may only enqueue needs no rights on the counts",
         killed_by=("test_counter_moves.py::test_role_that_may_only_insert_runs_can_enqueue",),
     ),
     Mutant(
@@ -105,7 +105,7 @@ MUTANTS = (
         file=UNFINISHED,
         old="count(*) FILTER (WHERE finished_at IS NULL) AS unfinished",
         new="count(*) AS unfinished",
-        breaks="only unfinished runs are counted (contract 2, item 14)",
+        breaks="only unfinished runs are counted (item 14)",
         killed_by=("test_counter_moves.py::test_insert_and_delete_count_only_unfinished_runs",),
     ),
     Mutant(
@@ -113,7 +113,7 @@ MUTANTS = (
         file=UNFINISHED,
         old="count(*) FILTER (WHERE finished_at IS NULL) AS unfinished",
         new="least(count(*) FILTER (WHERE finished_at IS NULL), 1) AS unfinished",
-        breaks="every run of a statement is counted (contract 2, item 26)",
+        breaks="every run of a statement is counted (item 26)",
         killed_by=(
             "test_counter_moves.py::test_one_statement_over_many_scopes",
             "test_counter_moves.py::test_copy_is_counted",
@@ -148,7 +148,7 @@ MUTANTS = (
         file=UNFINISHED,
         old="        (NEW.finished_at IS NULL) <> (OLD.finished_at IS NULL)\n",
         new="        NEW.updated_at IS NOT NULL\n",
-        breaks="claims and heartbeats do not pay for the counters (contract 2)",
+        breaks="claims and heartbeats do not pay for the counters",
         killed_by=("test_counter_moves.py::test_update_that_finishes_nobody_notes_nothing",),
     ),
     Mutant(
@@ -164,7 +164,7 @@ MUTANTS = (
         file=UNFINISHED,
         old="    IF NOT v_well_named THEN\n",
         new="    IF v_well_named IS NULL THEN\n",
-        breaks="the rule of tenant ids holds for raw SQL too (contract 2)",
+        breaks="the rule of tenant ids holds for raw SQL too",
         killed_by=("test_tenant_rule.py::test_malformed_tenant_is_refused_by_python_and_by_the_database",),
     ),
     Mutant(
@@ -172,7 +172,7 @@ MUTANTS = (
         file=UNFINISHED,
         old="octet_length(p_tenant_id) <= 255",
         new="char_length(p_tenant_id) <= 255",
-        breaks="a tenant id has at most 255 bytes, in the database too (contract 2)",
+        breaks="a tenant id has at most 255 bytes, in the database too",
         killed_by=("test_tenant_rule.py::test_malformed_tenant_is_refused_by_python_and_by_the_database",),
     ),
     Mutant(
@@ -180,7 +180,7 @@ MUTANTS = (
         file="sql/tenantfair_pending.v1.sql",
         old="            IS NOT NULL\n    END,",
         new="            IS NULL\n    END,",
-        breaks="a committed run and its partition appear together or not at all (contract 2)",
+        breaks="a committed run and its partition appear together or not at all",
         killed_by=("test_counter_commit.py::test_count_appears_at_commit_together_with_its_run",),
     ),
     Mutant(
@@ -188,7 +188,7 @@ MUTANTS = (
         file="sql/tenantfair_run_unfinished.v1.sql",
         old="IF ':' || NEW.scope_key = v_scope THEN",
         new="IF v_scope <> '' THEN",
-        breaks="each scope is counted for itself (contract 2, item 16)",
+        breaks="each scope is counted for itself (item 16)",
         killed_by=("test_counter_updates.py::test_each_change_of_tenant_is_noted",),
     ),
     Mutant(
@@ -196,7 +196,7 @@ MUTANTS = (
         file="sql/tenantfair_run_unfinished.v1.sql",
         old="    IF v_since IS NOT NULL THEN\n        v_set := set_config(c_delta_since, '', true);\n",
         new="    IF v_since IS NOT NULL THEN\n",
-        breaks="what updates have added up is noted once (contract 2, item 16)",
+        breaks="what updates have added up is noted once (item 16)",
         killed_by=(
             "test_counter_moves.py::test_every_pair_of_states",
             "test_counter_linear.py::test_finishing_one_by_one_in_one_transaction_is_linear",
@@ -208,7 +208,7 @@ MUTANTS = (
         file="sql/tenantfair_run_unfinished.v1.sql",
         old="(coalesce(v_since, 0) + v_delta)::text",
         new="v_delta::text",
-        breaks="finishing n runs in one statement counts n (contract 2, item 16)",
+        breaks="finishing n runs in one statement counts n (item 16)",
         killed_by=(
             "test_counter_linear.py::test_finishing_and_deleting_are_linear",
             "test_counter_moves.py::test_one_statement_over_many_scopes",
@@ -219,7 +219,7 @@ MUTANTS = (
         file="sql/tenantfair_fold.v1.sql",
         old="IF current_setting(c_delta_since, true) <> '' THEN",
         new="IF current_setting(c_delta_since, true) = 'none' THEN",
-        breaks="the fold finds what updates have not noted yet (contract 2, item 16)",
+        breaks="the fold finds what updates have not noted yet (item 16)",
         killed_by=(
             "test_counter_updates.py::test_runs_finished_by_nothing_but_a_trigger_of_the_host_are_counted",
         ),
@@ -230,7 +230,7 @@ MUTANTS = (
         old="    SET search_path FROM CURRENT\n",
         new="",
         times=2,
-        breaks="a hostile search_path does not reach into the functions (contract 2, item 31)",
+        breaks="a hostile search_path does not reach into the functions (item 31)",
         killed_by=("test_counter_hosts.py::test_hostile_search_path_and_shadow_tables_change_no_count",),
     ),
     Mutant(
@@ -239,7 +239,7 @@ MUTANTS = (
         old="    SET search_path FROM CURRENT\n",
         new="",
         times=3,
-        breaks="a hostile search_path does not reach into the functions (contract 2, item 31)",
+        breaks="a hostile search_path does not reach into the functions (item 31)",
         killed_by=("test_counter_hosts.py::test_hostile_search_path_and_shadow_tables_change_no_count",),
     ),
 )

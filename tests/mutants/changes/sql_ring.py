@@ -14,7 +14,7 @@ MUTANTS = (
             "                IS DISTINCT FROM pg_current_xact_id()::text"
         ),
         new="AND pg_trigger_depth() = 0",
-        breaks="the guard is no mere pg_trigger_depth(): any trigger of the host has depth (contract 2, item 20)",
+        breaks="the guard is no mere pg_trigger_depth(): any trigger of the host has depth (item 20)",
         killed_by=("test_ring.py::test_direct_write_from_a_trigger_of_the_host_is_refused",),
     ),
     Mutant(
@@ -22,7 +22,7 @@ MUTANTS = (
         file=GUARD,
         old="            NEW.unfinished_count IS DISTINCT FROM OLD.unfinished_count\n",
         new="            false\n",
-        breaks="a direct write to a count is 23000 (contract 2, item 20)",
+        breaks="a direct write to a count is 23000 (item 20)",
         killed_by=("test_ring.py::test_direct_write_of_another_count_is_refused",),
     ),
     Mutant(
@@ -30,7 +30,7 @@ MUTANTS = (
         file=GUARD,
         old="        OR NEW.ring_position IS DISTINCT FROM OLD.ring_position\n",
         new="",
-        breaks="a ring position is for life (contract 2, item 21)",
+        breaks="a ring position is for life (item 21)",
         killed_by=("test_ring.py::test_scope_and_position_are_for_life",),
     ),
     Mutant(
@@ -67,7 +67,7 @@ MUTANTS = (
             "INSERT INTO tenantfair_schedule (scope_key, ring_position) OVERRIDING SYSTEM VALUE"
             " SELECT NEW.scope_key, coalesce(max(ring_position), 0) + 1 FROM tenantfair_schedule;"
         ),
-        breaks="ring positions are monotonic: none is handed out twice (contract 2, item 12)",
+        breaks="ring positions are monotonic: none is handed out twice (item 12)",
         killed_by=("test_ring.py::test_place_of_a_deleted_scope_is_given_to_nobody_else",),
     ),
     Mutant(
@@ -75,7 +75,7 @@ MUTANTS = (
         file="sql/tenantfair_storage.v1.sql",
         old="greatest((SELECT max(ring_position) FROM tenantfair_schedule), 1)",
         new="1",
-        breaks="after a reinstall positions go on after the last one (contract 2)",
+        breaks="after a reinstall positions go on after the last one",
         killed_by=(
             "test_migrations.py::test_triggers_removed_and_installed_again_count_what_changed_meanwhile",
         ),
@@ -85,7 +85,7 @@ MUTANTS = (
         file="sql/tenantfair_storage.v1.sql",
         old="WHERE run.scope_key = ring.scope_key AND run.finished_at IS NULL\n",
         new="WHERE run.scope_key = ring.scope_key AND run.finished_at > now()\n",
-        breaks="what changed without the triggers is counted anew (contract 2)",
+        breaks="what changed without the triggers is counted anew",
         killed_by=(
             "test_migrations.py::test_triggers_removed_and_installed_again_count_what_changed_meanwhile",
         ),
@@ -95,7 +95,7 @@ MUTANTS = (
         file=TRUNCATE,
         old="IF EXISTS (SELECT FROM tenantfair_schedule WHERE in_ring)",
         new="IF EXISTS (SELECT FROM tenantfair_schedule WHERE ring_position < 0)",
-        breaks="a TRUNCATE that leaves counts without their runs is refused (contract 2, item 24)",
+        breaks="a TRUNCATE that leaves counts without their runs is refused (item 24)",
         killed_by=("test_ring_truncate.py::test_truncate_may_empty_the_domain_but_never_contradict_it",),
     ),
     Mutant(
@@ -103,7 +103,7 @@ MUTANTS = (
         file=TRUNCATE,
         old="    IF EXISTS (SELECT FROM tenantfair_partition)\n        OR EXISTS (SELECT FROM tenantfair_run WHERE finished_at IS NULL)\n",
         new="    IF false\n",
-        breaks="a TRUNCATE that leaves runs without their schedule is refused (contract 2, item 24)",
+        breaks="a TRUNCATE that leaves runs without their schedule is refused (item 24)",
         killed_by=("test_ring_truncate.py::test_truncate_may_empty_the_domain_but_never_contradict_it",),
     ),
     Mutant(

@@ -13,7 +13,7 @@ MUTANTS = (
         file=FINISH,
         old="        AND run.claim_token = outcome.claim_token\n        AND (outcome.checkpoint_seq IS NULL OR run.checkpoint_seq = outcome.checkpoint_seq)\n    FOR",
         new="        AND run.claim_token IS NOT NULL\n        AND (outcome.checkpoint_seq IS NULL OR run.checkpoint_seq = outcome.checkpoint_seq)\n    FOR",
-        breaks="a stale holder can never touch a newer claim (contract 4, item 118)",
+        breaks="a stale holder can never touch a newer claim (item 118)",
         killed_by=("test_runs_fences.py::test_a_lost_fence_has_no_effect",),
     ),
     Mutant(
@@ -21,7 +21,7 @@ MUTANTS = (
         file=FINISH,
         old="        AND (outcome.checkpoint_seq IS NULL OR run.checkpoint_seq = outcome.checkpoint_seq)\n    FOR",
         new="    FOR",
-        breaks="where state moves, checkpoint_seq is part of the fence (contract 4, item 118)",
+        breaks="where state moves, checkpoint_seq is part of the fence (item 118)",
         killed_by=("test_runs_fences.py::test_saved_state_is_fenced_by_its_number_too",),
     ),
     Mutant(
@@ -29,7 +29,7 @@ MUTANTS = (
         file=FINISH,
         old="FOR NO KEY UPDATE OF run SKIP LOCKED",
         new="FOR NO KEY UPDATE OF run",
-        breaks="one open transaction strands no neighbour of a batch (contract 7)",
+        breaks="one open transaction strands no neighbour of a batch",
         killed_by=("test_runs_races.py::test_a_locked_row_of_a_mixed_batch_strands_no_neighbour_either",),
     ),
     Mutant(
@@ -37,7 +37,7 @@ MUTANTS = (
         file=FINISH,
         old="FOR NO KEY UPDATE OF run SKIP LOCKED",
         new="FOR UPDATE OF run SKIP LOCKED",
-        breaks="a host's row that points at a run locks nobody out (D5)",
+        breaks="a host's row that points at a run locks nobody out",
         killed_by=("test_runs_races.py::test_a_foreign_key_that_points_at_a_run_holds_no_outcome_up",),
     ),
     Mutant(
@@ -45,7 +45,7 @@ MUTANTS = (
         file=COMPLETE,
         old="            AND run.claim_token IS NOT DISTINCT FROM outcome.claim_token\n        LIMIT 1\n        FOR",
         new="            AND run.claim_token IS NOT NULL\n        LIMIT 1\n        FOR",
-        breaks="a stale holder can never complete a newer claim (contract 4, item 118)",
+        breaks="a stale holder can never complete a newer claim (item 118)",
         killed_by=("test_runs_fences.py::test_a_lost_fence_has_no_effect",),
     ),
     Mutant(
@@ -53,7 +53,7 @@ MUTANTS = (
         file=COMPLETE,
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR NO KEY UPDATE",
-        breaks="one open transaction strands no neighbour of a batch (contract 7)",
+        breaks="one open transaction strands no neighbour of a batch",
         killed_by=("test_runs_races.py::test_a_locked_row_strands_no_neighbour_and_is_busy_not_lost",),
     ),
     Mutant(
@@ -61,7 +61,7 @@ MUTANTS = (
         file=COMPLETE,
         old="FOR NO KEY UPDATE SKIP LOCKED",
         new="FOR UPDATE SKIP LOCKED",
-        breaks="a host's row that points at a run locks nobody out (D5)",
+        breaks="a host's row that points at a run locks nobody out",
         killed_by=("test_runs_races.py::test_a_foreign_key_that_points_at_a_run_holds_no_outcome_up",),
     ),
     Mutant(
@@ -69,7 +69,7 @@ MUTANTS = (
         file=COMPLETE,
         old="        claimed_by = NULL,\n",
         new="",
-        breaks="completion clears everything of the claim with the change (contract 4, item 111)",
+        breaks="completion clears everything of the claim with the change (item 111)",
         killed_by=("test_runs_finish.py::test_completion_stores_the_result_and_frees_everything",),
     ),
     Mutant(
@@ -77,7 +77,7 @@ MUTANTS = (
         file=FINISH,
         old="WHEN held.step IN ('yielded', 'released', 'returned') THEN run.tenant_admitted_at",
         new="WHEN held.step IN ('yielded', 'released', 'returned', 'snoozed') THEN run.tenant_admitted_at",
-        breaks="scheduling for later clears the marker (contract 4, items 67 and 111)",
+        breaks="scheduling for later clears the marker (items 67 and 111)",
         killed_by=("test_runs_finish.py::test_snoozing_until_a_time_clears_the_place_even_when_it_is_past",),
     ),
     Mutant(
@@ -85,7 +85,7 @@ MUTANTS = (
         file=FINISH,
         old="WHEN held.step IN ('yielded', 'released', 'returned') THEN run.tenant_admitted_at",
         new="WHEN held.step IN ('yielded', 'released', 'returned', 'waiting') THEN run.tenant_admitted_at",
-        breaks="waiting clears the marker (contract 4, item 111)",
+        breaks="waiting clears the marker (item 111)",
         killed_by=("test_runs_finish.py::test_waiting_clears_place_and_due_time",),
     ),
     Mutant(
@@ -93,7 +93,7 @@ MUTANTS = (
         file=FINISH,
         old="WHEN held.step IN ('yielded', 'released', 'returned') THEN run.tenant_admitted_at",
         new="WHEN held.step IN ('yielded', 'released', 'returned', 'retry') THEN run.tenant_admitted_at",
-        breaks="a retry for later clears the marker (contract 4, item 111)",
+        breaks="a retry for later clears the marker (item 111)",
         killed_by=("test_runs_finish.py::test_a_retry_is_due_after_its_delay_and_counts_one_failure",),
     ),
     Mutant(
@@ -101,7 +101,7 @@ MUTANTS = (
         file=FINISH,
         old="WHEN held.step IN ('yielded', 'released', 'returned') THEN run.tenant_admitted_at",
         new="WHEN held.step IN ('yielded', 'released', 'returned', 'abandoned') THEN run.tenant_admitted_at",
-        breaks="an abandon clears the marker (contract 4, item 114)",
+        breaks="an abandon clears the marker (item 114)",
         killed_by=("test_runs_finish.py::test_abandoning_gives_the_attempt_back_and_clears_the_place",),
     ),
     Mutant(
@@ -109,7 +109,7 @@ MUTANTS = (
         file=FINISH,
         old="WHEN held.step IN ('yielded', 'released', 'returned') THEN run.tenant_admitted_at",
         new="WHEN held.step IN ('yielded', 'returned') THEN run.tenant_admitted_at",
-        breaks="a release keeps the marker (contract 4, item 113)",
+        breaks="a release keeps the marker (item 113)",
         killed_by=("test_runs_finish.py::test_releasing_a_started_run_keeps_place_and_spent_attempt",),
     ),
     Mutant(
@@ -117,7 +117,7 @@ MUTANTS = (
         file=FINISH,
         old="WHEN held.step IN ('yielded', 'released', 'returned') THEN run.tenant_admitted_at",
         new="WHEN held.step IN ('released', 'returned') THEN run.tenant_admitted_at",
-        breaks="a yield keeps the marker (contract 4, item 110)",
+        breaks="a yield keeps the marker (item 110)",
         killed_by=("test_runs_finish.py::test_yielding_keeps_the_place_and_is_due_at_once",),
     ),
     Mutant(
@@ -125,7 +125,7 @@ MUTANTS = (
         file=FINISH,
         old="run.failures >= run.retry_limit",
         new="run.failures > run.retry_limit",
-        breaks="past the task's retry limit the run fails (contract 4)",
+        breaks="past the task's retry limit the run fails",
         killed_by=("test_runs_finish.py::test_a_retry_past_the_limit_fails",),
     ),
     Mutant(
@@ -133,7 +133,7 @@ MUTANTS = (
         file=FINISH,
         old="failures = run.failures + CASE WHEN held.kind IN ('retry', 'failed') THEN 1 ELSE 0 END",
         new="failures = CASE WHEN held.kind IN ('retry', 'failed') THEN run.failures + 1 ELSE 0 END",
-        breaks="progress never resets failures (contract 4)",
+        breaks="progress never resets failures",
         killed_by=("test_runs_finish.py::test_progress_never_resets_the_failures",),
     ),
     Mutant(
@@ -141,7 +141,7 @@ MUTANTS = (
         file=FINISH,
         old="WHEN held.step IN ('returned', 'abandoned') THEN greatest(run.claim_attempts - 1, 0)",
         new="WHEN held.step IN ('returned') THEN greatest(run.claim_attempts - 1, 0)\n            WHEN held.step = 'abandoned' THEN run.claim_attempts",
-        breaks="abandoning gives the attempt back and never poisons (contract 4, items 114 and 115)",
+        breaks="abandoning gives the attempt back and never poisons (items 114 and 115)",
         killed_by=("test_runs_finish.py::test_abandoning_backs_off_from_30_s_to_an_hour_and_never_poisons",),
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = (
         file=FINISH,
         old="WHEN held.step IN ('returned', 'abandoned') THEN greatest(run.claim_attempts - 1, 0)",
         new="WHEN held.step IN ('abandoned') THEN greatest(run.claim_attempts - 1, 0)\n            WHEN held.step = 'returned' THEN run.claim_attempts",
-        breaks="releasing a run that was not started gives the attempt back (contract 4, item 113)",
+        breaks="releasing a run that was not started gives the attempt back (item 113)",
         killed_by=("test_runs_finish.py::test_releasing_an_unstarted_run_gives_the_attempt_back",),
     ),
     Mutant(
@@ -157,7 +157,7 @@ MUTANTS = (
         file=FINISH,
         old="            WHEN held.step = 'released' THEN run.claim_attempts\n",
         new="            WHEN held.step = 'released' THEN run.claim_attempts - 1\n",
-        breaks="releasing a started run keeps its attempt spent (contract 4, item 95)",
+        breaks="releasing a started run keeps its attempt spent (item 95)",
         killed_by=("test_runs_finish.py::test_releasing_a_started_run_keeps_place_and_spent_attempt",),
     ),
     Mutant(
@@ -165,7 +165,7 @@ MUTANTS = (
         file=FINISH,
         old="jsonb_array_length(run.pending_signals) > outcome.consumed THEN 'woken'",
         new="jsonb_array_length(run.pending_signals) > outcome.consumed + 1 THEN 'woken'",
-        breaks="a run that holds a pending signal does not wait (contract 4)",
+        breaks="a run that holds a pending signal does not wait",
         killed_by=("test_runs_finish.py::test_a_wait_with_a_signal_left_is_queued_at_once",),
     ),
     Mutant(
@@ -173,7 +173,7 @@ MUTANTS = (
         file=FINISH,
         old="WHERE signal.place > held.consumed",
         new="WHERE signal.place >= held.consumed",
-        breaks="consumed signals are dropped by every parting (contract 4)",
+        breaks="consumed signals are dropped by every parting",
         killed_by=("test_runs_finish.py::test_consumed_signals_are_dropped_by_every_parting",),
     ),
     Mutant(
@@ -181,7 +181,7 @@ MUTANTS = (
         file=FINISH,
         old="jsonb_array_length(run.errors) >= 10",
         new="jsonb_array_length(run.errors) >= 11",
-        breaks="errors are a bounded list (contract 2)",
+        breaks="errors are a bounded list",
         killed_by=("test_runs_finish.py::test_the_last_ten_errors_are_kept",),
     ),
     Mutant(
@@ -189,7 +189,7 @@ MUTANTS = (
         file="sql/fail_run.sql",
         old="    AND claim_token = %(claim_token)s::uuid\n",
         new="    AND (claim_token = %(claim_token)s::uuid OR claim_token IS NOT NULL)\n",
-        breaks="the last resort is fenced as every write by a holder (contract 4, item 118)",
+        breaks="the last resort is fenced as every write by a holder (item 118)",
         killed_by=("test_runs_finish.py::test_the_last_resort_is_fenced_too",),
     ),
     Mutant(
@@ -197,7 +197,7 @@ MUTANTS = (
         file=HEARTBEAT,
         old="        AND run.claim_token = held.claim_token\n    FOR",
         new="        AND run.claim_token IS NOT NULL\n    FOR",
-        breaks="a heartbeat renews its own claim only (contract 4, item 118)",
+        breaks="a heartbeat renews its own claim only (item 118)",
         killed_by=("test_runs_fences.py::test_a_lost_fence_has_no_effect",),
     ),
     Mutant(
@@ -205,7 +205,7 @@ MUTANTS = (
         file=HEARTBEAT,
         old="    ON run.run_id = held.run_id\n    AND run.claim_token = held.claim_token\n",
         new="    ON run.run_id = held.run_id\n",
-        breaks="a lost fence is reported (contract 4, item 118)",
+        breaks="a lost fence is reported (item 118)",
         killed_by=("test_runs_finish.py::test_heartbeats_name_the_leases_that_hold",),
     ),
     Mutant(
@@ -221,7 +221,7 @@ MUTANTS = (
         file=HEARTBEAT,
         old="greatest(run.claimed_at, clock_timestamp())",
         new="greatest(run.claimed_at, now())",
-        breaks="the database clock decides the lease, not the time of the transaction (D8)",
+        breaks="the database clock decides the lease, not the time of the transaction",
         killed_by=("test_runs_finish.py::test_heartbeats_keep_claim_and_place_and_never_move_back",),
     ),
     Mutant(
@@ -229,7 +229,7 @@ MUTANTS = (
         file=HEARTBEAT,
         old="FOR NO KEY UPDATE OF run SKIP LOCKED",
         new="FOR NO KEY UPDATE OF run",
-        breaks="a heartbeat waits for nobody, so the other leases of its batch live (contract 7)",
+        breaks="a heartbeat waits for nobody, so the other leases of its batch live",
         killed_by=("test_runs_races.py::test_heartbeats_pass_a_locked_row_by_and_count_it_as_held",),
     ),
     Mutant(
@@ -237,7 +237,7 @@ MUTANTS = (
         file=CHECKPOINT,
         old="    AND claim_token = %(claim_token)s::uuid\n",
         new="    AND (claim_token = %(claim_token)s::uuid OR claim_token IS NOT NULL)\n",
-        breaks="a checkpoint is fenced by its token (contract 4, item 118)",
+        breaks="a checkpoint is fenced by its token (item 118)",
         killed_by=("test_runs_fences.py::test_a_lost_fence_has_no_effect",),
     ),
     Mutant(
@@ -245,7 +245,7 @@ MUTANTS = (
         file=CHECKPOINT,
         old="    AND checkpoint_seq = %(checkpoint_seq)s::bigint\n",
         new="    AND checkpoint_seq >= %(checkpoint_seq)s::bigint\n",
-        breaks="a checkpoint never writes over a newer one (contract 4, item 118)",
+        breaks="a checkpoint never writes over a newer one (item 118)",
         killed_by=("test_runs_fences.py::test_saved_state_is_fenced_by_its_number_too",),
     ),
     Mutant(
@@ -269,7 +269,7 @@ MUTANTS = (
         file="sql/enqueue_run.sql",
         old="(statement_timestamp() AT TIME ZONE 'UTC' + coalesce(%(delay)s::interval, interval '0')) AT TIME ZONE 'UTC'",
         new="statement_timestamp() + coalesce(%(delay)s::interval, interval '0')",
-        breaks="a delay is as long as it says (contract 4)",
+        breaks="a delay is as long as it says",
         killed_by=("test_daylight_saving.py::test_enqueued_with_a_delay",),
     ),
     Mutant(
@@ -277,7 +277,7 @@ MUTANTS = (
         file=FINISH,
         old="(clock.now AT TIME ZONE 'UTC' + held.delay) AT TIME ZONE 'UTC'",
         new="clock.now + held.delay",
-        breaks="a delay is as long as it says (contract 4)",
+        breaks="a delay is as long as it says",
         killed_by=("test_daylight_saving.py::test_put_off_by_a_delay",),
     ),
 )

@@ -15,8 +15,7 @@ class Mutant:
 
     `old` occurs exactly once in the file, or is the first one behind `after`, which does. More `times` than
     one say that so many places change together, because one of them alone would be harmless. `breaks` is the
-    rule and where it stands: decision, item of the conformance list. `killed_by` are
-    node ids below `tests/`.
+    rule and where it stands: decision, item of the conformance list. `killed_by` are node ids below `tests/`.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Who a run belongs to: what a tenant id may be, and which one is current.
 
 A tenant id is a string in Unicode form NFC, 1..255 bytes of UTF-8, without control characters and without
-white space at either end. The same rule is a CHECK in the database (`tenantfair.models`). `None` is the
-tenantless scope, whose scope key is `''`.
+white space at either end. Triggers hold the database to the same rule (`tenantfair_tenant_is_well_formed`).
+`None` is the tenantless scope, whose scope key is `''`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ MUTANTS = (
     ),
     Mutant(
         name="fold-at-once",
-        file=FOLD,
+        file="sql/tenantfair_pending_fold.v1.sql",
         old="DEFERRABLE INITIALLY DEFERRED",
         new="DEFERRABLE INITIALLY IMMEDIATE",
         breaks="no lock is held to a stranger's commit (item 178)",
@@ -223,6 +223,35 @@ MUTANTS = (
         killed_by=(
             "test_counter_updates.py::test_runs_finished_by_nothing_but_a_trigger_of_the_host_are_counted",
         ),
+    ),
+    Mutant(
+        name="fold-is-open-in-every-domain",
+        file="sql/tenantfair_pending.v1.sql",
+        old="'tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid",
+        new="'tenantfair.fold_opened'",
+        times=2,
+        breaks="domains that one transaction writes in count for themselves (item 144)",
+        killed_by=("test_counter_hosts.py::test_each_domain_of_one_transaction_counts_for_itself",),
+    ),
+    Mutant(
+        name="domains-add-up-together",
+        file=UNFINISHED,
+        old="'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid",
+        new="'tenantfair.delta_since'",
+        breaks="domains that one transaction writes in count for themselves (item 144)",
+        killed_by=(
+            "test_counter_hosts.py::test_each_domain_of_one_transaction_counts_for_itself",
+            "test_counter_hosts.py::test_one_statement_that_finishes_runs_of_two_domains_counts_each_for_itself",
+        ),
+    ),
+    Mutant(
+        name="count-of-a-table-of-somebody-else",
+        file=UNFINISHED,
+        old="TG_RELID <> 'tenantfair_run'::regclass",
+        new="false",
+        times=3,
+        breaks="nobody writes a count but by the runs it counts (item 20)",
+        killed_by=("test_ring.py::test_no_count_moves_by_our_functions_on_a_table_of_somebody_else",),
     ),
     Mutant(
         name="fold-by-the-callers-search-path",

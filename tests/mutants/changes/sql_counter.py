@@ -239,10 +239,7 @@ MUTANTS = (
         old="'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid",
         new="'tenantfair.delta_since'",
         breaks="domains that one transaction writes in count for themselves (item 144)",
-        killed_by=(
-            "test_counter_hosts.py::test_each_domain_of_one_transaction_counts_for_itself",
-            "test_counter_hosts.py::test_one_statement_that_finishes_runs_of_two_domains_counts_each_for_itself",
-        ),
+        killed_by=("test_counter_hosts.py::test_what_one_domain_has_not_noted_yet_is_not_noted_in_another",),
     ),
     Mutant(
         name="count-of-a-table-of-somebody-else",

@@ -18,8 +18,8 @@ CREATE UNLOGGED TABLE tenantfair_pending (
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
     opens boolean DEFAULT 
 CASE
-    WHEN (current_setting(('tenantfair.fold_opened_'::text || ('tenantfair_run'::regclass)::oid), true) = (pg_current_xact_id())::text) THEN false
-    ELSE (set_config(('tenantfair.fold_opened_'::text || ('tenantfair_run'::regclass)::oid), (pg_current_xact_id())::text, true) IS NOT NULL)
+    WHEN (current_setting(('tenantfair.fold_opened_'::text || (('tenantfair_run'::regclass)::oid)::text), true) = (pg_current_xact_id())::text) THEN false
+    ELSE (set_config(('tenantfair.fold_opened_'::text || (('tenantfair_run'::regclass)::oid)::text), (pg_current_xact_id())::text, true) IS NOT NULL)
 END NOT NULL,
     scope_key text COLLATE "C" NOT NULL,
     delta bigint NOT NULL
@@ -113,7 +113,7 @@ CREATE TABLE tenantfair_schedule (
 CREATE INDEX tenantfair_schedule_ring ON tenantfair_schedule USING btree (ring_position) INCLUDE (scope_key) WHERE in_ring;
 CREATE TRIGGER tenantfair_schedule_guard_delete BEFORE DELETE ON tenantfair_schedule FOR EACH ROW EXECUTE FUNCTION tenantfair_schedule_guard();
 CREATE TRIGGER tenantfair_schedule_guard_insert BEFORE INSERT ON tenantfair_schedule FOR EACH ROW WHEN ((new.unfinished_count <> 0)) EXECUTE FUNCTION tenantfair_schedule_guard();
-CREATE TRIGGER tenantfair_schedule_guard_update BEFORE UPDATE ON tenantfair_schedule FOR EACH ROW WHEN (((new.scope_key IS DISTINCT FROM old.scope_key) OR (new.ring_position IS DISTINCT FROM old.ring_position) OR ((new.unfinished_count IS DISTINCT FROM old.unfinished_count) AND (current_setting(('tenantfair.folding_'::text || ('tenantfair_run'::regclass)::oid), true) IS DISTINCT FROM (pg_current_xact_id())::text)))) EXECUTE FUNCTION tenantfair_schedule_guard();
+CREATE TRIGGER tenantfair_schedule_guard_update BEFORE UPDATE ON tenantfair_schedule FOR EACH ROW WHEN (((new.scope_key IS DISTINCT FROM old.scope_key) OR (new.ring_position IS DISTINCT FROM old.ring_position) OR ((new.unfinished_count IS DISTINCT FROM old.unfinished_count) AND (current_setting(('tenantfair.folding_'::text || (('tenantfair_run'::regclass)::oid)::text), true) IS DISTINCT FROM (pg_current_xact_id())::text)))) EXECUTE FUNCTION tenantfair_schedule_guard();
 CREATE TRIGGER tenantfair_schedule_truncate_guard AFTER TRUNCATE ON tenantfair_schedule FOR EACH STATEMENT EXECUTE FUNCTION tenantfair_truncate_guard();
 
 CREATE SEQUENCE tenantfair_run_id_seq AS bigint START 1 INCREMENT 1;
@@ -197,7 +197,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET enable_seqscan=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 022b462cb78ca445bd3cdbd17a5568dd
+--     body md5 12d5836f91607e68854db6afcb3520d1
 
 -- FUNCTION tenantfair_new_run_id()
 --     RETURNS uuid
@@ -269,7 +269,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 4bfbd50e86f4d1245bed3ab5ba08e669
+--     body md5 94bb9c5120a60aed05fb03f6f210c524
 
 -- FUNCTION tenantfair_schedule_guard()
 --     RETURNS trigger
@@ -286,6 +286,6 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 277f7cd6346806b16ee561d067245e7c
+--     body md5 c66805883d63383b6731343dc1da36f8
 
 -- ROW of tenantfair_policy: {"id": 1, "scan_laps": 0, "max_active": null, "scan_budget": 32, "max_attempts": 5, "lease_seconds": 60, "admission_mode": "legacy", "initialized_at": null, "policy_version": 0, "scan_fruitless": 0, "scan_ring_position": 0, "configured_max_active": null}

@@ -22,7 +22,7 @@ from tests.rows import (
 INTO_DECOY: LiteralString = "INSERT INTO decoy VALUES ('b', 'b', NULL, pg_current_xact_id(), 1)"
 FINISH_DECOY: LiteralString = "UPDATE decoy SET finished_at = now()"
 # The name of the fold's marker in this domain, as an SQL expression.
-FOLDING = "'tenantfair.folding_' || 'tenantfair_run'::regclass::oid"
+FOLDING = "'tenantfair.folding_' || 'tenantfair_run'::regclass::oid::text"
 
 
 @pytest.fixture

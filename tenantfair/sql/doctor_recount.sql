@@ -4,7 +4,7 @@
 -- it; the marker dies with the repair's transaction, which writes no count in any other way.
 WITH marker AS MATERIALIZED (
     SELECT
-        set_config('tenantfair.folding_' || 'tenantfair_run'::regclass::oid, pg_current_xact_id()::text, true) AS folding
+        set_config('tenantfair.folding_' || 'tenantfair_run'::regclass::oid::text, pg_current_xact_id()::text, true) AS folding
 ),
 recount AS MATERIALIZED (
     SELECT

@@ -20,10 +20,10 @@ CREATE OR REPLACE FUNCTION tenantfair_fold()
     SET enable_bitmapscan = off
 AS $tenantfair_fold$
 DECLARE
-    c_fold_opened CONSTANT text := 'tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid;
-    c_noted_scope CONSTANT text := 'tenantfair.noted_scope_' || 'tenantfair_run'::regclass::oid;
-    c_delta_since CONSTANT text := 'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid;
-    c_folding     CONSTANT text := 'tenantfair.folding_' || 'tenantfair_run'::regclass::oid;
+    c_fold_opened CONSTANT text := 'tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid::text;
+    c_noted_scope CONSTANT text := 'tenantfair.noted_scope_' || 'tenantfair_run'::regclass::oid::text;
+    c_delta_since CONSTANT text := 'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid::text;
+    c_folding     CONSTANT text := 'tenantfair.folding_' || 'tenantfair_run'::regclass::oid::text;
     v_scopes text[];
     v_deltas bigint[];
     v_marker text;

@@ -11,9 +11,9 @@
 CREATE UNLOGGED TABLE tenantfair_pending (
     xid       xid8 NOT NULL DEFAULT pg_current_xact_id(),
     opens     boolean NOT NULL DEFAULT CASE
-        WHEN current_setting('tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid, true) = pg_current_xact_id()::text
+        WHEN current_setting('tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid::text, true) = pg_current_xact_id()::text
         THEN false
-        ELSE set_config('tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid, pg_current_xact_id()::text, true)
+        ELSE set_config('tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid::text, pg_current_xact_id()::text, true)
             IS NOT NULL
     END,
     scope_key text COLLATE "C" NOT NULL,

@@ -99,8 +99,8 @@ CREATE OR REPLACE FUNCTION tenantfair_run_updated()
     SET search_path FROM CURRENT
 AS $tenantfair_run_updated$
 DECLARE
-    c_noted_scope CONSTANT text := 'tenantfair.noted_scope_' || 'tenantfair_run'::regclass::oid;
-    c_delta_since CONSTANT text := 'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid;
+    c_noted_scope CONSTANT text := 'tenantfair.noted_scope_' || 'tenantfair_run'::regclass::oid::text;
+    c_delta_since CONSTANT text := 'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid::text;
     v_scope CONSTANT text := current_setting(c_noted_scope, true);
     v_since CONSTANT bigint := nullif(current_setting(c_delta_since, true), '')::bigint;
     v_delta bigint;

@@ -48,7 +48,7 @@ CREATE OR REPLACE TRIGGER tenantfair_schedule_guard_update
         OR NEW.ring_position IS DISTINCT FROM OLD.ring_position
         OR (
             NEW.unfinished_count IS DISTINCT FROM OLD.unfinished_count
-            AND current_setting('tenantfair.folding_' || 'tenantfair_run'::regclass::oid, true)
+            AND current_setting('tenantfair.folding_' || 'tenantfair_run'::regclass::oid::text, true)
                 IS DISTINCT FROM pg_current_xact_id()::text
         )
     )

@@ -227,7 +227,7 @@ MUTANTS = (
     Mutant(
         name="fold-is-open-in-every-domain",
         file="sql/tenantfair_pending.v1.sql",
-        old="'tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid",
+        old="'tenantfair.fold_opened_' || 'tenantfair_run'::regclass::oid::text",
         new="'tenantfair.fold_opened'",
         times=2,
         breaks="domains that one transaction writes in count for themselves (item 144)",
@@ -236,7 +236,7 @@ MUTANTS = (
     Mutant(
         name="domains-add-up-together",
         file=UNFINISHED,
-        old="'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid",
+        old="'tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid::text",
         new="'tenantfair.delta_since'",
         breaks="domains that one transaction writes in count for themselves (item 144)",
         killed_by=("test_counter_hosts.py::test_what_one_domain_has_not_noted_yet_is_not_noted_in_another",),

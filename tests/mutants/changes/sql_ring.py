@@ -10,7 +10,7 @@ MUTANTS = (
         name="count-written-by-a-trigger-of-the-host",
         file=GUARD,
         old=(
-            "AND current_setting('tenantfair.folding_' || 'tenantfair_run'::regclass::oid, true)\n"
+            "AND current_setting('tenantfair.folding_' || 'tenantfair_run'::regclass::oid::text, true)\n"
             "                IS DISTINCT FROM pg_current_xact_id()::text"
         ),
         new="AND pg_trigger_depth() = 0",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import connection
 from django.test import Client
 
 from tenantfair.admin import paginator, run_list
@@ -163,6 +164,38 @@ class TestList:
         (link,) = [link for link in page_of(last).links if "id__lt" in link]
         assert [run.pk for run in listed(reader, link)] == runs[::-1][60:]
         assert reader.get(runs_url("?p=3")).status_code == 302
+
+    @pytest.mark.django_db(transaction=True)
+    def test_an_estimate_from_before_a_large_delete_is_not_believed(
+        self, reader: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(paginator, "DEPTH", 60)
+        runs = [run_in("completed").pk for _ in range(70)]
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE tenantfair_run")
+        Run.objects.filter(pk__in=runs[3:]).delete()
+
+        for query in ("", "?p=2"):
+            response = reader.get(runs_url(query))
+            assert [run.pk for run in response.context["cl"].result_list] == runs[2::-1]
+            assert response.context["cl"].result_count == 3
+            assert "estimate" not in page_of(response).text
+
+    def test_runs_deleted_between_count_and_page_leave_an_empty_page(
+        self, reader: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(paginator, "DEPTH", 60)
+        for _ in range(70):
+            run_in("completed")
+        page = paginator.BoundedPaginator.page
+
+        def overtaken(*args: Any) -> Any:
+            Run.objects.all().delete()
+            return page(*args)
+
+        monkeypatch.setattr(paginator.BoundedPaginator, "page", overtaken)
+
+        assert "id__lt" not in page_of(reader.get(runs_url("?p=2"))).text
 
 
 class TestPage:

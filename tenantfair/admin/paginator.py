@@ -17,17 +17,21 @@ DEPTH: Final = 2_000
 class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # not subscriptable at run time on Django 5.2
     """Counts and pages the first `DEPTH` rows of a queryset, in its own order.
 
-    Without any filter `count` is PostgreSQL's estimate once that exceeds `DEPTH`; otherwise it is exact up to
-    `DEPTH`. The order stays in the counting query, so that the index that pages the list counts it too.
+    `count` is exact up to `DEPTH`. Where there are more rows and no filter, it is PostgreSQL's estimate. The
+    order stays in the counting query, so that the index that pages the list counts it too.
     """
 
     object_list: QuerySet[Any]
 
     @cached_property
     def estimate(self) -> int | None:
-        """The planner's idea of the whole table's size, or None for a filtered or a small table."""
+        """The planner's idea of the whole table's size, or None where it is of no use.
+
+        That is so in a filtered list, and in a short one: after many rows were deleted or added it is wrong
+        until the next ANALYZE.
+        """
         query = self.object_list.query
-        if query.where or query.is_sliced or query.combinator:
+        if not self.is_capped or query.where or query.is_sliced or query.combinator:
             return None
         with connections[self.object_list.db].cursor() as cursor:
             cursor.execute(
@@ -45,7 +49,7 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # not subscriptabl
     @property
     def is_capped(self) -> bool:
         """Whether there are more rows than the pages reach."""
-        return self.estimate is not None or self.reachable > DEPTH
+        return self.reachable > DEPTH
 
     @cached_property
     def count(self) -> int:

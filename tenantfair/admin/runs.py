@@ -40,8 +40,9 @@ class RunChangeList(ChangeList):
         self.older = ""
         last_page = self.paginator.num_pages == self.page_num
         if self.depth and last_page and run_list.ordering(request) == run_list.NEWEST_FIRST:
-            oldest = list(self.result_list)[-1]
-            self.older = self.get_query_string({run_list.OLDER: oldest.pk}, remove=["p"])
+            # Rows that were counted may be gone by now.
+            for oldest in list(self.result_list)[-1:]:
+                self.older = self.get_query_string({run_list.OLDER: oldest.pk})
 
 
 class RunAdminMixin(BoundedAdminMixin[Run]):

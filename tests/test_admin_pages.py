@@ -7,17 +7,23 @@ import gettext
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from django.contrib.admin import AdminSite, ModelAdmin
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection
+from django.db.models import Model
 from django.test import Client
+from django.urls import path
 from django.utils import translation
 
 import tenantfair
 from tenantfair import policy
-from tenantfair.models import Partition
+from tenantfair.admin import PartitionAdmin, PolicyAdmin, RunAdmin
+from tenantfair.models import Partition, Policy, Run
 from tests.admin_pages import (
     EVERYTHING,
     OVERVIEW_URL,
@@ -141,8 +147,8 @@ def test_every_text_of_the_admin_is_in_the_catalog() -> None:
         for path in (PACKAGE / "admin").glob("*.py")
         for text in texts_of(ast.parse(path.read_text(encoding="utf-8")))
     }
-    for path in (PACKAGE / "templates").rglob("*.html"):
-        used |= set(re.findall(r'{%\s*translate "([^"]+)"', path.read_text(encoding="utf-8")))
+    for template in (PACKAGE / "templates").rglob("*.html"):
+        used |= set(re.findall(r'{%\s*translate "([^"]+)"', template.read_text(encoding="utf-8")))
 
     # Django has these itself.
     used -= {"Yes, I\u2019m sure", "No, take me back", "All", "Change history: %s"}
@@ -155,6 +161,48 @@ def texts_of(tree: ast.Module) -> Iterator[str]:
             argument = node.args[0]
             if isinstance(argument, ast.Constant):
                 yield str(argument.value)
+
+
+def serve(settings: Any, pages: dict[type[Model], type[ModelAdmin]]) -> None:
+    """Put an admin site with these pages, and no others of the app, in place of Django's own."""
+    site, urls = AdminSite(), ModuleType("urls")
+    for model, page in pages.items():
+        site.register(model, page)
+    vars(urls)["urlpatterns"] = [path("admin/", site.urls)]
+    settings.ROOT_URLCONF = urls
+
+
+PAGES = {Policy: PolicyAdmin, Partition: PartitionAdmin, Run: RunAdmin}
+ADDRESSES = {
+    Policy: ("/admin/tenantfair/policy/", POLICY_URL),
+    Partition: ("/admin/tenantfair/partition/", "/admin/tenantfair/partition/acme/change/", OVERVIEW_URL),
+    Run: ("/admin/tenantfair/run/",),
+}
+
+
+@pytest.mark.parametrize("other", [None, ModelAdmin], ids=["left-out", "replaced"])
+@pytest.mark.parametrize("model", PAGES)
+def test_the_pages_of_a_model_need_no_others(settings: Any, model: type[Model], other: Any) -> None:
+    rest = {each: page for each, page in PAGES.items() if each is not model}
+    serve(settings, rest if other is None else {**rest, model: other})
+    client = person(*EVERYTHING)
+
+    for url in (url for each in rest for url in ADDRESSES[each]):
+        assert client.get(url, follow=True).status_code == 200, url
+
+
+def test_a_link_to_another_model_is_for_those_who_may_look_there() -> None:
+    few = person("view_policy", "override_cap", name="few")
+    every = person("view_policy", "override_cap", "view_run", name="every")
+    policies = person("change_policy", name="policies")
+
+    for client, url, link, shown in (
+        (few, partition_url("acme"), runs_url("?scope=acme"), False),
+        (every, partition_url("acme"), runs_url("?scope=acme"), True),
+        (policies, POLICY_URL, OVERVIEW_URL, False),
+        (every, POLICY_URL, OVERVIEW_URL, True),
+    ):
+        assert (link in page_of(client.get(url)).links) == shown, (url, shown)
 
 
 @pytest.mark.urls("tests.admin_limited_urls")

@@ -13,7 +13,7 @@ from django.db.models import Model, QuerySet
 from django.forms import BooleanField
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
 from tenantfair.admin.paginator import BoundedPaginator
@@ -129,6 +129,20 @@ class BoundedAdminMixin(ModelAdmin[M]):
         """Return the address of one of this model's admin views."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{view}"
         return reverse(name, args=args, current_app=self.admin_site.name)
+
+    def link_to(self, request: HttpRequest, model: type[Model], name: str) -> str:
+        """Return the address of another model's page, empty where there is none or none for this person.
+
+        A host may have left that model out of the site, or registered it with pages of its own.
+        """
+        if not self.admin_site.is_registered(model):
+            return ""
+        if not self.admin_site.get_model_admin(model).has_view_or_change_permission(request):
+            return ""
+        try:
+            return reverse(f"admin:{name}", current_app=self.admin_site.name)
+        except NoReverseMatch:
+            return ""
 
     def log(
         self, request: HttpRequest, obj: M, message: str, *, object_id: str, label: str, added: bool = False

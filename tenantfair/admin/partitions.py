@@ -31,7 +31,7 @@ from tenantfair.admin.partition_list import (
 )
 from tenantfair.admin.resets import confirm_reset, reset_scopes
 from tenantfair.conf import get_settings
-from tenantfair.models import Partition
+from tenantfair.models import Partition, Run
 from tenantfair.policy import Inspection
 
 
@@ -122,8 +122,9 @@ class PartitionAdminMixin(PartitionColumns, CompareAndSetMixin[Partition], Bound
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         named = self._named(object_id)
-        context = {"original": named, "subtitle": str(named), **(extra_context or {})}
-        return super().change_view(request, object_id, form_url, context)
+        runs_url = self.link_to(request, Run, "tenantfair_run_changelist")
+        context = {"original": named, "subtitle": str(named), "runs_url": runs_url}
+        return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

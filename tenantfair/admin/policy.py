@@ -17,7 +17,7 @@ from tenantfair.admin.mixins import BoundedAdminMixin, CompareAndSetMixin
 from tenantfair.admin.partition_forms import cap_field, conflict, version_field
 from tenantfair.admin.partition_list import full_scopes
 from tenantfair.conf import get_settings
-from tenantfair.models import MAX_SCAN_BUDGET, MIN_SCAN_BUDGET, Policy
+from tenantfair.models import MAX_SCAN_BUDGET, MIN_SCAN_BUDGET, Partition, Policy
 
 if TYPE_CHECKING:
     _PolicyForm = forms.ModelForm[Policy]
@@ -144,7 +144,9 @@ class PolicyAdminMixin(CompareAndSetMixin[Policy], BoundedAdminMixin[Policy]):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        return super().change_view(request, object_id, form_url, {"subtitle": None, **(extra_context or {})})
+        overview_url = self.link_to(request, Partition, "tenantfair_overview")
+        context = {"subtitle": None, "overview_url": overview_url, **(extra_context or {})}
+        return super().change_view(request, object_id, form_url, context)
 
     def save_model(self, request: HttpRequest, obj: Policy, form: Any, change: bool) -> None:
         """Write what was changed through the facade; never the row itself."""

@@ -253,11 +253,31 @@ class TestStaffLimitedToTenants:
         }
         assert staff.post("/admin/tenantfair/partition/", reset).status_code == 404
 
+    @pytest.mark.parametrize("cap", [None, 3], ids=["known", "overridden"])
+    @pytest.mark.parametrize("fields", [{"tenant": "rival"}, {"tenantless": "on"}], ids=["tenant", "none"])
+    def test_what_is_not_seen_answers_alike_whatever_its_override(
+        self, staff: Client, fields: dict[str, str], cap: int | None
+    ) -> None:
+        tenant = fields.get("tenant")
+        policy.put_override(tenant, 3)
+        if cap is None:
+            policy.reset_override(tenant)
+
+        response = staff.post("/admin/tenantfair/partition/add/", {**fields, "max_active": 1})
+
+        assert response.status_code == 403
+        assert Partition.objects.get(scope_key=tenant or "").max_active == cap
+
     def test_no_override_is_set_where_nothing_is_seen(self, staff: Client) -> None:
         response = staff.post("/admin/tenantfair/partition/add/", {"tenant": "rival", "max_active": 1})
 
         assert response.status_code == 403
         assert not Partition.objects.filter(scope_key="rival").exists()
+
+    def test_an_override_of_theirs_is_shown_as_everywhere(self, staff: Client) -> None:
+        response = staff.post("/admin/tenantfair/partition/add/", {"tenant": "acme", "max_active": 3})
+
+        assert "it is now 1 (version 1), and you asked for 3." in page_of(response).text
 
     def test_a_scope_of_theirs_is_changed_as_everywhere(self, staff: Client) -> None:
         staff.post("/admin/tenantfair/partition/acme/change/", {"max_active": 9, "expected_version": 1})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django import forms
-from django.core.exceptions import ValidationError
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import QuerySet
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -101,7 +102,13 @@ class OverrideForm(_PartitionForm):
 
 
 class NewOverrideForm(_PartitionForm):
-    """An override for a scope that has none, known or not."""
+    """An override for a scope that has none, known or not.
+
+    A scope that is known but not `visible` is refused with `PermissionDenied`: a form error would show its
+    override.
+    """
+
+    visible: ClassVar[QuerySet[Partition]]
 
     tenant = forms.CharField(
         label=gettext_lazy("Tenant"),
@@ -138,6 +145,8 @@ class NewOverrideForm(_PartitionForm):
         require_initialized()
         scope_key = cleaned["tenant"] or TENANTLESS_SCOPE
         stored = Partition.objects.using(get_settings().database).filter(scope_key=scope_key).first()
+        if stored is not None and not self.visible.filter(pk=scope_key).exists():
+            raise PermissionDenied
         if stored is not None and stored.max_active is not None:
             raise conflict(
                 stored=override_text(stored.max_active),

@@ -112,7 +112,10 @@ class PartitionAdminMixin(PartitionColumns, CompareAndSetMixin[Partition], Bound
         self, request: HttpRequest, obj: Partition | None = None, change: bool = False, **kwargs: Any
     ) -> type[ModelForm[Partition]]:
         kwargs["form"] = NewOverrideForm if obj is None else OverrideForm
-        return super().get_form(request, obj, change, **kwargs)
+        form: type[ModelForm[Partition]] = super().get_form(request, obj, change, **kwargs)
+        if issubclass(form, NewOverrideForm):
+            form.visible = self.get_queryset(request)
+        return form
 
     def change_view(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -339,6 +340,83 @@ class TestNewOverride:
 
         assert "The policy is not initialised" in page_of(response).text
         assert overrides() == {}
+
+
+class TestWayBack:
+    FILTERS = "?_changelist_filters=cap%3Doverride%26p%3D1"
+
+    @pytest.mark.parametrize(
+        ("button", "where"),
+        [
+            ("_save", partitions_url("?cap=override&p=1")),
+            ("_continue", partition_url("acme") + FILTERS),
+            ("_addanother", ADD_URL + FILTERS),
+        ],
+    )
+    def test_a_saved_change_keeps_the_filters_of_the_list(
+        self, editor: Client, button: str, where: str
+    ) -> None:
+        policy.put_override("acme", 5)
+        fields = {"max_active": 4, "expected_version": 1, button: "1"}
+
+        assert editor.post(partition_url("acme") + self.FILTERS, fields).headers["Location"] == where
+
+    @pytest.mark.parametrize(
+        ("button", "where"), [("_save", partition_url("acme")), ("_addanother", ADD_URL)]
+    )
+    def test_a_new_override_keeps_the_filters_of_the_list(
+        self, editor: Client, button: str, where: str
+    ) -> None:
+        saved = editor.post(ADD_URL + self.FILTERS, {"tenant": "acme", "max_active": 3, button: "1"})
+
+        assert saved.headers["Location"] == where + self.FILTERS
+
+    def test_the_list_hands_its_filters_to_the_form_for_a_new_override(self, editor: Client) -> None:
+        links = page_of(editor.get(partitions_url("?cap=override"))).links
+
+        assert f"{ADD_URL}?_changelist_filters=cap%3Doverride" in links
+
+    def test_a_question_leads_back_to_the_list_as_it_was_filtered(self, editor: Client) -> None:
+        policy.put_override("acme", 5)
+        chosen = {"action": "reset_overrides", "_selected_action": "acme"}
+
+        asked = editor.post(partitions_url("?cap=override&p=1"), chosen)
+
+        assert asked.context["changelist_url"] == partitions_url("?cap=override")
+
+    def test_a_stale_form_is_shown_again_at_its_own_address(self, editor: Client) -> None:
+        policy.put_override("acme", 5)
+        stale = {"max_active": 4, "expected_version": 0, "_popup": 1}
+
+        html = editor.post(partition_url("acme") + "?_popup=1", stale).content.decode()
+
+        assert '<a href="">Show the page as it is now.</a>' in html
+
+
+class TestPopup:
+    @pytest.mark.parametrize(
+        ("fields", "key"), [({"tenant": "a/b"}, "a/b"), ({"tenantless": "on"}, "")], ids=["tenant", "none"]
+    )
+    def test_a_new_override_closes_it_and_hands_over_the_scope(
+        self, editor: Client, fields: dict[str, str], key: str
+    ) -> None:
+        closing = editor.post(ADD_URL + "?_popup=1", {**fields, "max_active": 3, "_popup": "1"})
+
+        assert closing.templates[0].name == "admin/popup_response.html"
+        assert json.loads(closing.context["popup_response_data"]) == {"value": key, "obj": key}
+        assert overrides() == {key: (3, 1)}
+
+    @pytest.mark.parametrize("key", ["a/b", ""])
+    def test_a_changed_override_closes_it_and_hands_over_the_scope(self, editor: Client, key: str) -> None:
+        policy.put_override(key or None, 5)
+        fields = {"max_active": 4, "expected_version": 1, "_popup": "1"}
+
+        closing = editor.post(partition_url(key or TENANTLESS) + "?_popup=1", fields)
+
+        assert closing.templates[0].name == "admin/popup_response.html"
+        handed = {"action": "change", "value": key, "new_value": key, "obj": key}
+        assert json.loads(closing.context["popup_response_data"]) == handed
+        assert overrides() == {key: (4, 2)}
 
 
 class TestReset:

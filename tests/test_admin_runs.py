@@ -145,6 +145,18 @@ class TestList:
     def test_no_address_asks_about_payloads_or_tokens(self, reader: Client, query: str) -> None:
         assert reader.get(runs_url(query)).status_code == 400
 
+    @pytest.mark.parametrize("limit", [{"status": "failed"}, lambda: {"status": "failed"}])
+    def test_a_foreign_key_that_limits_its_choices_lists_them_to_choose_from(
+        self, reader: Client, monkeypatch: pytest.MonkeyPatch, limit: Any
+    ) -> None:
+        monkeypatch.setattr(Run._meta, "related_fkey_lookups", [limit])
+        failed, _ = run_in("failed"), run_in("completed")
+
+        assert [run.pk for run in listed(reader, "?_to_field=id&_popup=1&status=failed")] == [failed.pk]
+        assert [run.pk for run in listed(reader, "?status=failed&scope=acme&state=failed")] == [failed.pk]
+        for query in ("?status=completed", "?status__gt=failed", "?status=failed&args=1"):
+            assert reader.get(runs_url(query)).status_code == 400, query
+
     def test_no_column_sorts_the_table(self, reader: Client) -> None:
         runs = [run_in("queued").pk for _ in range(3)]
 
@@ -314,6 +326,18 @@ class TestActions:
             "1 run is held by another session at this moment and was left alone. Try again.",
         ]
         assert [state(run) for run in (first, held, last)] == ["cancelled", "queued", "cancelled"]
+
+    def test_the_question_and_a_runs_page_lead_back_to_the_list_as_it_was_filtered(
+        self, operator: Client
+    ) -> None:
+        run = run_in("failed")
+        fields = {"action": "retry_runs", "_selected_action": run.pk}
+
+        asked = operator.post(runs_url("?state=failed&scope=acme&p=1"), fields)
+        page = operator.get(run_url(run.pk) + "?_changelist_filters=state%3Dfailed%26p%3D1")
+
+        assert asked.context["changelist_url"] == runs_url("?state=failed&scope=acme")
+        assert page.context["changelist_url"] == runs_url("?state=failed")
 
     def test_a_run_that_leaves_the_filter_meanwhile_is_still_the_chosen_one(self, operator: Client) -> None:
         run = run_in("claimed")

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
+from django.contrib.admin.views.main import PAGE_VAR
+from django.contrib.admin.widgets import url_params_from_lookup_dict
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.forms import BooleanField
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
@@ -62,7 +64,12 @@ class BoundedAdminMixin(ModelAdmin[M]):
         return False
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
-        return lookup in self.list_parameters
+        return lookup in self.list_parameters or self._limits_choices(lookup, value)
+
+    def _limits_choices(self, lookup: str, value: Any) -> bool:
+        """Return whether a foreign key of the host limits its choices to this, as its popup then asks."""
+        declared = (limit() if callable(limit) else limit for limit in self.opts.related_fkey_lookups)
+        return any((lookup, value) in url_params_from_lookup_dict(limit).items() for limit in declared)
 
     def key_of(self, object_id: str) -> Any:
         """Return the primary key that an object id names, or None when it can name none."""
@@ -120,7 +127,7 @@ class BoundedAdminMixin(ModelAdmin[M]):
                 "media": self.media,
                 "action": action,
                 "checkbox_name": ACTION_CHECKBOX_NAME,
-                "changelist_url": self.url("changelist"),
+                "changelist_url": self.list_url(request),
                 **context,
             },
         )
@@ -129,6 +136,16 @@ class BoundedAdminMixin(ModelAdmin[M]):
         """Return the address of one of this model's admin views."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{view}"
         return reverse(name, args=args, current_app=self.admin_site.name)
+
+    def list_url(self, request: HttpRequest) -> str:
+        """Return the address of this model's list, filtered as the person left it, from the first page on.
+
+        An action may leave fewer pages than there were.
+        """
+        preserved = QueryDict(self.get_preserved_filters(request)).get("_changelist_filters", "")
+        filters = QueryDict(preserved, mutable=True)
+        filters.pop(PAGE_VAR, None)
+        return f"{self.url('changelist')}?{filters.urlencode()}" if filters else self.url("changelist")
 
     def link_to(self, request: HttpRequest, model: type[Model], name: str) -> str:
         """Return the address of another model's page, empty where there is none or none for this person.

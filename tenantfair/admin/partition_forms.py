@@ -39,7 +39,7 @@ def conflict(*, stored: Any, wanted: Any, version: int) -> ValidationError:
     """Return the error of a form whose version is no longer the stored one, with both values."""
     return ValidationError(
         format_html(
-            '{} <a href="?">{}</a>',
+            '{} <a href="">{}</a>',
             _(
                 "Somebody else changed this meanwhile: it is now %(stored)s (version %(version)d), and you"
                 " asked for %(wanted)s. Nothing was saved."

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
+from django.contrib.admin.options import IS_POPUP_VAR
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -211,15 +215,47 @@ class PartitionAdminMixin(PartitionColumns, CompareAndSetMixin[Partition], Bound
 
     def response_add(
         self, request: HttpRequest, obj: Partition, post_url_continue: str | None = None
-    ) -> HttpResponseRedirect:
+    ) -> HttpResponse:
         self._say_saved(request, obj)
+        if IS_POPUP_VAR in request.POST:
+            return self._close_popup(request, obj)
         if "_addanother" in request.POST:
-            return HttpResponseRedirect(request.path)
-        return HttpResponseRedirect(self.url("change", quoted_id(obj.scope_key)))
+            return HttpResponseRedirect(request.get_full_path())
+        return self._redirect(request, self.url("change", quoted_id(obj.scope_key)))
 
-    def response_change(self, request: HttpRequest, obj: Partition) -> HttpResponseRedirect:
+    def response_change(self, request: HttpRequest, obj: Partition) -> HttpResponse:
         self._say_saved(request, obj)
-        return HttpResponseRedirect(request.path if "_continue" in request.POST else self.url("changelist"))
+        if IS_POPUP_VAR in request.POST:
+            return self._close_popup(request, obj, action="change", new_value=obj.scope_key)
+        if "_continue" in request.POST:
+            return HttpResponseRedirect(request.get_full_path())
+        if "_addanother" in request.POST:
+            return self._redirect(request, self.url("add"))
+        return self.response_post_save_change(request, obj)
+
+    def _redirect(self, request: HttpRequest, url: str) -> HttpResponse:
+        context: dict[str, Any] = {
+            "preserved_filters": self.get_preserved_filters(request),
+            "opts": self.opts,
+        }
+        return HttpResponseRedirect(add_preserved_filters(context, url))
+
+    def _close_popup(self, request: HttpRequest, obj: Partition, **change: str) -> HttpResponse:
+        """Close the window and hand the scope to the form that opened it.
+
+        Django's own answer makes an admin URL of the key first, and the tenantless scope's key is empty.
+        """
+        folder = f"admin/{self.opts.app_label}"
+        return TemplateResponse(
+            request,
+            self.popup_response_template
+            or [
+                f"{folder}/{self.opts.model_name}/popup_response.html",
+                f"{folder}/popup_response.html",
+                "admin/popup_response.html",
+            ],
+            {"popup_response_data": json.dumps({"value": obj.scope_key, "obj": str(obj), **change})},
+        )
 
     def _say_saved(self, request: HttpRequest, obj: Partition) -> None:
         self.message_user(

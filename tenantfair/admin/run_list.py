@@ -228,7 +228,7 @@ class ScopeFilter(admin.ListFilter):
             "name": SCOPE,
             "value": "" if self.given == TENANTLESS_ID else self.given,
             "others": [(key, value) for key, value in changelist.params.items() if key not in {SCOPE, "p"}],
-            "all": {"selected": not self.given, "query": changelist.get_query_string(remove=[SCOPE])},
+            "all": {"selected": not self.given, "query": changelist.get_query_string({SCOPE: None})},
             "tenantless": {
                 "selected": self.given == TENANTLESS_ID,
                 "query": changelist.get_query_string({SCOPE: TENANTLESS_ID}),

@@ -158,7 +158,7 @@ class RunAdminMixin(BoundedAdminMixin[Run]):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        context = {"checkbox_name": ACTION_CHECKBOX_NAME, "changelist_url": self.url("changelist")}
+        context = {"checkbox_name": ACTION_CHECKBOX_NAME, "changelist_url": self.list_url(request)}
         return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
 
     def render_change_form(

@@ -205,6 +205,24 @@ def test_a_link_to_another_model_is_for_those_who_may_look_there() -> None:
         assert (link in page_of(client.get(url)).links) == shown, (url, shown)
 
 
+@pytest.mark.parametrize("model", ["run", "partition"])
+def test_djangos_change_permission_lets_nobody_look(model: str) -> None:
+    staff = person(f"add_{model}", f"change_{model}", f"delete_{model}", name="django")
+    pk = {"run": run_in("failed").pk, "partition": "acme"}[model]
+
+    assert f"/admin/tenantfair/{model}/" not in page_of(staff.get("/admin/")).links
+    for view in ("", f"{pk}/change/", f"{pk}/history/", "overview/"):
+        url = f"/admin/tenantfair/{model}/{view}"
+        if (model, view) != ("run", "overview/"):
+            assert staff.get(url).status_code == 403, url
+
+
+def test_who_may_change_the_policy_sees_what_they_change() -> None:
+    staff = person("change_policy", name="changer")
+
+    assert page_of(staff.get("/admin/tenantfair/policy/", follow=True)).fields["max_active"] == ["10"]
+
+
 @pytest.mark.urls("tests.admin_limited_urls")
 class TestStaffLimitedToTenants:
     @pytest.fixture

@@ -157,6 +157,18 @@ class TestList:
         for query in ("?status=completed", "?status__gt=failed", "?status=failed&args=1"):
             assert reader.get(runs_url(query)).status_code == 400, query
 
+    def test_the_scope_filter_leaves_such_a_limit_in_place(
+        self, reader: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Run._meta, "related_fkey_lookups", [{"scope_key": "acme"}])
+        run_in("failed")
+
+        shown = reader.get(runs_url("?scope_key=acme&scope=acme")).context["cl"]
+        _, scopes = shown.filter_specs
+        (choice,) = scopes.choices(shown)
+
+        assert choice["all"]["query"] == "?scope_key=acme"
+
     def test_no_column_sorts_the_table(self, reader: Client) -> None:
         runs = [run_in("queued").pk for _ in range(3)]
 

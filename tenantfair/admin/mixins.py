@@ -9,6 +9,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django.contrib.admin.views.main import PAGE_VAR
 from django.contrib.admin.widgets import url_params_from_lookup_dict
+from django.contrib.auth import get_permission_codename
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
@@ -59,6 +60,11 @@ class BoundedAdminMixin(ModelAdmin[M]):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
         return super().get_queryset(request).using(get_settings().database)
+
+    def has_view_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
+        """Return whether this person may look; unlike with Django, its change permission is not enough."""
+        view = f"{self.opts.app_label}.{get_permission_codename('view', self.opts)}"
+        return super().has_view_permission(request, obj) and bool(request.user.has_perm(view))
 
     def has_delete_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
         return False

@@ -157,6 +157,13 @@ def test_without_its_row_the_list_says_how_it_comes_back(editor: Client) -> None
     assert editor.get(POLICY_URL).status_code == 404
 
 
+def test_whoever_may_not_look_is_told_nothing_about_the_row() -> None:
+    nobody = person("view_run", name="nobody")
+
+    assert nobody.get(LIST_URL).status_code == 403
+    assert messages_of(nobody.get("/admin/")) == []
+
+
 @pytest.mark.parametrize("pk", ["2", "0", "x", "01", "9" * 400])
 def test_a_forged_id_is_not_found(editor: Client, pk: str) -> None:
     assert editor.get(f"/admin/tenantfair/policy/{pk}/change/").status_code == 404

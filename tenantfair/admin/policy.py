@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
@@ -125,10 +126,9 @@ class PolicyAdminMixin(CompareAndSetMixin[Policy], BoundedAdminMixin[Policy]):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Go to the one row; without it, say how it comes back."""
-        if (
-            self.has_view_or_change_permission(request)
-            and self.get_queryset(request).filter(pk=POLICY_ID).exists()
-        ):
+        if not self.has_view_or_change_permission(request):
+            raise PermissionDenied
+        if self.get_queryset(request).filter(pk=POLICY_ID).exists():
             return HttpResponseRedirect(self.url("change", POLICY_ID))
         self.message_user(
             request,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -11,6 +12,7 @@ from django.db import connection
 from django.test import Client
 
 from tenantfair import policy
+from tenantfair.admin.object_ids import to_object_id
 from tenantfair.models import Partition
 from tests.admin_pages import (
     OVERVIEW_URL,
@@ -42,6 +44,9 @@ AWKWARD = (
     "x y",
     'a"b<c>',
     "ä\u2028ö",
+    ".",
+    "..",
+    "...",
 )
 
 
@@ -157,6 +162,11 @@ def listed(client: Client, query: str) -> list[str]:
     return [partition.scope_key for partition in response.context["cl"].result_list]
 
 
+def as_browsers_do(link: str) -> str:
+    """Return the address that a browser asks for when it follows a link of a list."""
+    return urljoin(f"http://testserver{partitions_url()}", link).removeprefix("http://testserver")
+
+
 class TestAddresses:
     @pytest.mark.parametrize("scope_key", ["", *AWKWARD])
     def test_every_scope_is_reached_from_the_list_changed_and_found_in_the_log(
@@ -167,7 +177,7 @@ class TestAddresses:
         links = {
             str(response.context["original"]): link
             for link in page_of(editor.get(partitions_url())).links
-            if link.endswith("/change/") and (response := editor.get(link)).status_code == 200
+            if link.endswith("/change/") and (response := editor.get(as_browsers_do(link))).status_code == 200
         }
         link = links[scope_key or "(tenantless)"]
 
@@ -175,9 +185,22 @@ class TestAddresses:
 
         assert {key: cap for key, (cap, _) in overrides().items() if cap == 6} == {scope_key: 6}
         assert messages_of(saved) == [f"Scope {scope_key or '(tenantless)'}: the cap override is 6."]
-        history = editor.get(link.replace("/change/", "/history/"))
+        history = editor.get(as_browsers_do(link.replace("/change/", "/history/")))
         assert "Cap override: 5 -> 6 (version 2)" in page_of(history).text
-        assert editor.get(LogEntry.objects.get().get_admin_url(), follow=True).status_code == 200
+        logged = as_browsers_do(LogEntry.objects.get().get_admin_url())
+        assert str(editor.get(logged).context["original"]) == (scope_key or "(tenantless)")
+
+    @pytest.mark.parametrize("scope_key", ["", ".", "..", "a/b"])
+    def test_every_scope_leads_to_its_runs(self, scope_key: str) -> None:
+        staff = person("view_partition", "view_run", name="both")
+        for tenant in (None, ".", "..", "a/b"):
+            run_in("queued", tenant_id=tenant)
+        count_runs()
+
+        page = page_of(staff.get(partition_url(to_object_id(scope_key))))
+        (link,) = [link for link in page.links if "/run/" in link and "scope=" in link]
+
+        assert [run.scope_key for run in staff.get(link).context["cl"].result_list] == [scope_key]
 
     @pytest.mark.parametrize("scope_key", ["", "on"])
     def test_the_box_of_a_scope_chooses_this_scope(self, editor: Client, scope_key: str) -> None:

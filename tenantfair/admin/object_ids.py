@@ -1,7 +1,8 @@
 """How a scope is named in an admin URL, a form field and the admin's log.
 
-A scope goes by its key. The tenantless scope's key is empty and no URL can carry that, so it goes by a name
-that no tenant can have: tenant ids do not start with white space.
+A scope goes by its key. Two kinds of keys no URL can carry: the tenantless scope's is empty, and one of dots
+alone means a folder, which browsers resolve away. They go by names that no tenant can have: tenant ids do not
+start with white space.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from tenantfair.exceptions import InvalidTenant
 from tenantfair.tenants import TENANTLESS_SCOPE, validate_tenant
 
 TENANTLESS_ID: Final = " tenantless"
+BEFORE_DOTS: Final = " "
 TENANTLESS_LABEL: Final = _("(tenantless)")
 
 
 def to_object_id(scope_key: str) -> str:
     """Return the object id of a scope."""
-    return TENANTLESS_ID if scope_key == TENANTLESS_SCOPE else scope_key
+    if scope_key == TENANTLESS_SCOPE:
+        return TENANTLESS_ID
+    return BEFORE_DOTS + scope_key if _is_dots(scope_key) else scope_key
 
 
 def quoted_id(scope_key: str) -> str:
@@ -32,10 +36,15 @@ def to_scope_key(object_id: str) -> str | None:
     """Return the scope that an object id names, or None for what no scope can be called."""
     if object_id == TENANTLESS_ID:
         return TENANTLESS_SCOPE
+    dots = object_id.removeprefix(BEFORE_DOTS)
     try:
-        return validate_tenant(object_id)
+        return validate_tenant(dots if _is_dots(dots) else object_id)
     except InvalidTenant:
         return None
+
+
+def _is_dots(text: str) -> bool:
+    return set(text) == {"."}
 
 
 def to_tenant(scope_key: str) -> str | None:

@@ -39,6 +39,13 @@ from tests.factories import STATES, policy_in_force, run_in
 
 pytestmark = pytest.mark.django_db
 
+# Each has 12 admitted runs, 2 more than the default cap allows.
+MANY_IN_DEBT = """
+INSERT INTO tenantfair_run (tenant_id, task_path, args, status, wake_at, tenant_admitted_at)
+SELECT 'rival-' || tenant, 'rival.task', '[]', 'running', now(), now()
+FROM generate_series(1, 1000) AS tenants (tenant), generate_series(1, 12)
+"""
+
 PACKAGE = Path(tenantfair.__file__).parent
 GERMAN = PACKAGE / "locale" / "de" / "LC_MESSAGES"
 TRANSLATED = {"_", "gettext", "gettext_lazy", "ngettext", "ngettext_lazy"}
@@ -223,6 +230,16 @@ def test_who_may_change_the_policy_sees_what_they_change() -> None:
     assert page_of(staff.get("/admin/tenantfair/policy/", follow=True)).fields["max_active"] == ["10"]
 
 
+def test_a_search_finds_a_full_scope_behind_a_thousand_fuller_ones() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(MANY_IN_DEBT)
+        cursor.execute("SELECT tenantfair_fold()")
+
+    found = person(*EVERYTHING).get(partitions_url("?load=full&q=acme")).context["cl"].result_list
+
+    assert [partition.scope_key for partition in found] == ["acme"]
+
+
 @pytest.mark.urls("tests.admin_limited_urls")
 class TestStaffLimitedToTenants:
     @pytest.fixture
@@ -296,6 +313,16 @@ class TestStaffLimitedToTenants:
         response = staff.post("/admin/tenantfair/partition/add/", {"tenant": "acme", "max_active": 3})
 
         assert "it is now 1 (version 1), and you asked for 3." in page_of(response).text
+
+    def test_their_full_scope_is_found_behind_a_thousand_fuller_ones(self, staff: Client) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(MANY_IN_DEBT)
+            cursor.execute("SELECT tenantfair_fold()")
+
+        for query in ("?load=full", "?load=debt"):
+            shown = staff.get("/admin/tenantfair/partition/" + query).context["cl"].result_list
+            assert [partition.scope_key for partition in shown] == ["acme"]
+        assert staff.get(OVERVIEW_URL).context["full"] == 1
 
     def test_a_scope_of_theirs_is_changed_as_everywhere(self, staff: Client) -> None:
         staff.post("/admin/tenantfair/partition/acme/change/", {"max_active": 9, "expected_version": 1})

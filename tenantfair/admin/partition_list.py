@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -20,9 +20,6 @@ from tenantfair.models import Partition
 from tenantfair.policy import Inspection
 from tenantfair.sql import load
 
-# Full scopes beyond this many are left out of the filtered list.
-MOST_FULL: Final = 1_000
-
 
 def attach_inspections(partitions: Iterable[Partition]) -> None:
     """Give every partition its caps and counts, all from one statement."""
@@ -38,9 +35,13 @@ def inspection_of(partition: Partition) -> Inspection:
 
 
 def full_scopes() -> dict[str, bool]:
-    """Return the scopes at or over their cap, most over it first, each with whether it is in debt."""
+    """Return the scopes at or over their cap, most over it first, each with whether it is in debt.
+
+    All of them: callers leave out what a person may not see or did not ask for, so the first so many could be
+    none of theirs. There are never more than admitted runs, which workers and caps bound.
+    """
     with connections[get_settings().database].cursor() as cursor:
-        cursor.execute(load("scopes_by_load"), {"most": MOST_FULL})
+        cursor.execute(load("scopes_by_load"), {"most": None})
         return dict(cursor.fetchall())
 
 

@@ -41,7 +41,7 @@ def full_scopes() -> dict[str, bool]:
     none of theirs. There are never more than admitted runs, which workers and caps bound.
     """
     with connections[get_settings().database].cursor() as cursor:
-        cursor.execute(load("scopes_by_load"), {"most": None})
+        cursor.execute(load("scopes_by_load"))
         return dict(cursor.fetchall())
 
 

@@ -27,4 +27,3 @@ JOIN tenantfair_policy AS policy
     ON policy.id = 1
 WHERE admitted.runs >= coalesce(partition.max_active, policy.max_active)
 ORDER BY admitted.runs - coalesce(partition.max_active, policy.max_active) DESC, scope_key
-LIMIT %(most)s

@@ -40,6 +40,15 @@ BEGIN
     RETURN true;
 END $$
 """
+# Test-only: tells the client how long a lock is waited for from here on. A notice outlives the subtransaction
+# of a wait that is given up.
+_TELLING = """
+CREATE OR REPLACE FUNCTION tests_tell_patience() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RAISE NOTICE '%', current_setting('lock_timeout');
+    RETURN true;
+END $$
+"""
 _ARRIVED = (
     f"SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = 7301 AND {LOCKED_HERE})"
 )
@@ -298,14 +307,17 @@ class Bench:
     def function(self, name: str, text: str) -> str:
         """Install an altered copy of the claim function under another name, until the bench is cleared."""
         self.db.execute(_BARRIER)
+        self.db.execute(_TELLING)
         self.db.execute(install_as(name, text))
         self._stack.callback(connect_and_drop, name)
         return name
 
-    def while_stopped(self, between: Callable[[], Any], function: str, demand: int = 1) -> Claimed:
+    def while_stopped(
+        self, between: Callable[[], Any], function: str, demand: int = 1, *, by: Session | None = None
+    ) -> Claimed:
         """Make a call of a function with a barrier, and do `between` while it stands there."""
         gate = Gate(self)
-        caller = self.session()
+        caller = by or self.session()
         call = in_background(lambda: self.claim(demand, by=caller, function=function))
         gate.await_arrival()
         between()
@@ -374,6 +386,18 @@ def stopping_before_locks() -> str:
         after=") AS page",
     )
     return inserted(text, "                PERFORM tests_barrier();", before="SELECT array_agg(locked.id)")
+
+
+def telling_its_patience(text: str = SHIPPED) -> str:
+    """The shipped function, which tells the lock_timeout in force where it waits: at the door, at the row."""
+    text = inserted(
+        text, "                PERFORM tests_tell_patience();", before="PERFORM pg_advisory_xact_lock(v_door)"
+    )
+    return inserted(
+        text,
+        "                    CROSS JOIN LATERAL (SELECT tests_tell_patience() WHERE policy.id >= 1) AS told",
+        before="WHERE policy.id >= 1 ORDER BY policy.id DESC LIMIT 1 FOR NO KEY UPDATE;",
+    )
 
 
 def clear(session: Session) -> None:

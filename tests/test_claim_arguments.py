@@ -11,7 +11,16 @@ from psycopg import errors
 
 from tenantfair.claim import claim_due
 from tenantfair.exceptions import ClaimUnavailable
-from tests.claim_support import NOW, Bench, at, bench, claims_observed
+from tests.claim_support import (
+    NOW,
+    Bench,
+    Session,
+    at,
+    bench,
+    claims_observed,
+    inserted,
+    telling_its_patience,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -205,19 +214,92 @@ TAKE_THE_DOOR = """
 """
 
 
+def holding_the_door(domain: Bench) -> Session:
+    """Return a session that stands in the door of claims; `pg_advisory_unlock_all()` lets the next one in."""
+    holder = domain.session()
+    holder.execute("BEGIN")
+    assert domain.claim(by=holder).error is None
+    holder.execute(TAKE_THE_DOOR)
+    holder.execute("COMMIT")
+    return holder
+
+
 @pytest.mark.conformance(35)
 def test_claims_queue_at_one_door_before_the_policy_row(domain: Bench) -> None:
     """An advisory lock lets its waiters in by turns; those of a row that is updated overtake each other."""
     domain.queued("a", 3)
-    holder = domain.session()
-    holder.execute("BEGIN")
-    assert domain.claim(by=holder).outcomes
-    holder.execute(TAKE_THE_DOOR)
-    holder.execute("COMMIT")
+    holder = holding_the_door(domain)
     found = domain.claim()
     assert (found.error.error_reason, found.error.disposition) == ("lock_contention", "policy_cursor")
     holder.execute("SELECT pg_advisory_unlock_all()")
     assert domain.claim().outcomes
+
+
+PATIENCE = [
+    ("0", "250ms"),
+    ("10ms", "10ms"),
+    ("249ms", "249ms"),
+    ("250ms", "250ms"),
+    ("251ms", "250ms"),
+    ("5s", "250ms"),
+]
+
+
+def waits_told(domain: Bench, timeout: str) -> tuple[Session, list[str]]:
+    """Return a session with that lock_timeout, and the list of what it will tell of its waits."""
+    caller = domain.session()
+    caller.execute(f"SET lock_timeout = '{timeout}'")
+    told: list[str] = []
+    caller.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
+    return caller, told
+
+
+@pytest.mark.conformance(35)
+@pytest.mark.parametrize(("asked", "in_force"), PATIENCE)
+def test_the_policy_row_is_waited_for_as_long_as_the_caller_would_and_250_ms_at_most(
+    domain: Bench, asked: str, in_force: str
+) -> None:
+    function = domain.function("tests_claim_telling", telling_its_patience())
+    domain.locking_policy()
+    caller, told = waits_told(domain, asked)
+    assert domain.claim(by=caller, function=function).error.error_reason == "lock_contention"
+    assert told == [in_force]
+
+
+@pytest.mark.conformance(35)
+@pytest.mark.parametrize(("asked", "in_force"), PATIENCE)
+def test_the_door_is_waited_for_as_long_as_the_caller_would_and_250_ms_at_most(
+    domain: Bench, asked: str, in_force: str
+) -> None:
+    function = domain.function("tests_claim_telling", telling_its_patience())
+    holding_the_door(domain)
+    caller, told = waits_told(domain, asked)
+    assert domain.claim(by=caller, function=function).error.error_reason == "lock_contention"
+    assert told == [in_force]
+
+
+@pytest.mark.conformance(35)
+def test_what_was_waited_at_the_door_is_taken_off_the_wait_for_the_policy_row(domain: Bench) -> None:
+    """A closed door opens when 240 of its 250 ms are over; the row is still locked."""
+    text = telling_its_patience()
+    for line in (
+        "            PERFORM tests_barrier();",
+        "            v_give_up_at := clock_timestamp() + interval '10 milliseconds';",
+    ):
+        text = inserted(text, line, after="v_give_up_at := clock_timestamp() + v_patience;")
+    function = domain.function("tests_claim_telling", text)
+    door = holding_the_door(domain)
+    domain.locking_policy()
+    caller, told = waits_told(domain, "0")
+
+    def open_the_door() -> None:
+        door.execute("SELECT pg_advisory_unlock_all()")
+
+    found = domain.while_stopped(open_the_door, function, by=caller)
+    assert found.error.error_reason == "lock_contention"
+    at_the_door, at_the_row = told
+    assert at_the_door == "250ms"
+    assert at_the_row in {f"{left}ms" for left in range(1, 11)}
 
 
 @pytest.mark.conformance(35, 63)

@@ -62,6 +62,43 @@ MUTANTS = (
         killed_by=("test_claim_arguments.py::test_locked_policy_is_contention_and_changes_nothing",),
     ),
     Mutant(
+        name="claim-waits-three-seconds",
+        file=CLAIM,
+        old="interval '250 milliseconds' THEN\n"
+        "            v_patience := interval '250 milliseconds';\n"
+        "            v_setting := set_config('lock_timeout', '250ms', true);",
+        new="interval '3 seconds' THEN\n"
+        "            v_patience := interval '3 seconds';\n"
+        "            v_setting := set_config('lock_timeout', '3s', true);",
+        breaks="no wait of a claim is longer than 250 ms (contract 3, item 35)",
+        killed_by=(
+            "test_claim_arguments.py"
+            "::test_the_policy_row_is_waited_for_as_long_as_the_caller_would_and_250_ms_at_most",
+        ),
+    ),
+    Mutant(
+        name="claim-waits-longer-than-its-caller",
+        file=CLAIM,
+        old="IF v_patience = interval '0' OR v_patience > interval '250 milliseconds' THEN",
+        new="IF true THEN",
+        breaks="a caller's lock_timeout below 250 ms is kept (contract 3, item 35)",
+        killed_by=(
+            "test_claim_arguments.py"
+            "::test_the_door_is_waited_for_as_long_as_the_caller_would_and_250_ms_at_most",
+        ),
+    ),
+    Mutant(
+        name="claim-waits-twice",
+        file=CLAIM,
+        old="IF v_give_up_at IS NOT NULL THEN",
+        new="IF false THEN",
+        breaks="the waits at the door and at the policy row are one wait of 250 ms (contract 3, item 35)",
+        killed_by=(
+            "test_claim_arguments.py"
+            "::test_what_was_waited_at_the_door_is_taken_off_the_wait_for_the_policy_row",
+        ),
+    ),
+    Mutant(
         name="claim-without-the-policy-lock",
         file=CLAIM,
         after="-- The door makes waiting claims queue in order",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -306,30 +308,58 @@ def test_rivals_at_one_run_leave_one_consistent_state(observer: Session) -> None
         Run.objects.all().delete()
 
 
+def insisting(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Do `work` again while the run is busy: on a slow machine a rival may take longer than 250 ms."""
+
+    def insist() -> Any:
+        while True:
+            with suppress(RunBusy):
+                return work()
+
+    return insist
+
+
 @pytest.mark.conformance(176)
-@pytest.mark.parametrize("rival", ["complete", "cancel", "abandon"])
-def test_of_two_that_end_a_claim_exactly_one_takes_effect(rival: str, observer: Session) -> None:
-    """Complete against cancel, cancel against cancel, abandon against the steal of an ended lease."""
+def test_of_an_abandon_and_a_steal_exactly_one_takes_effect(observer: Session) -> None:
     policy_in_force(max_active=1)
     for _ in range(10):
         lease = lease_of(run_in("claimed", claimed_at=LONG_AGO))
-        if rival == "abandon":
-            abandoned, stolen = all_at_once([lambda: runs.finish([runs.Abandoned(lease, "x")]), claim])  # noqa: B023
-            assert [bool(abandoned), bool(stolen.leases)].count(True) == 1
-            assert runs.get(lease.run_id).state == ("scheduled" if abandoned else "claimed")
+        abandoned, stolen = all_at_once([partial(runs.finish, [runs.Abandoned(lease, "x")]), claim])
+        assert [bool(abandoned), bool(stolen.leases)].count(True) == 1
+        assert runs.get(lease.run_id).state == ("scheduled" if abandoned else "claimed")
+        assert_exact(observer)
+        Run.objects.all().delete()
+
+
+@pytest.mark.conformance(176)
+def test_of_two_that_end_a_claim_exactly_one_takes_effect(observer: Session) -> None:
+    """A completion against a cancel; an abandon against a steal and two cancels are told of beside."""
+    for _ in range(10):
+        lease = claimed_lease()
+        completed, cancelled = all_at_once(
+            [partial(runs.finish, [runs.Completed(lease, 1)]), insisting(partial(runs.cancel, lease.run_id))]
+        )
+        found = runs.get(lease.run_id)
+        if completed:
+            assert found.state == "completed"
+            assert isinstance(cancelled, RunNotActive)
         else:
-            first = {"complete": runs.Completed(lease, 1)}.get(rival)
-            ended, cancelled = all_at_once(
-                [
-                    lambda: runs.finish([first]) if first else runs.cancel(lease.run_id),  # noqa: B023
-                    lambda: runs.cancel(lease.run_id),  # noqa: B023
-                ]
-            )
-            state = runs.get(lease.run_id).state
-            if first:
-                assert bool(ended) is (state == "completed")
-                assert isinstance(cancelled, RunNotActive) is (state == "completed")
-            assert state in ("completed", "cancelled")
+            assert cancelled == found
+            assert found.state == "cancelled"
+        assert_exact(observer)
+        Run.objects.all().delete()
+
+
+@pytest.mark.conformance(176)
+def test_of_two_cancels_one_takes_effect_and_both_return_what_it_left(observer: Session) -> None:
+    """Equal views have equal times: the second wrote nothing."""
+    for _ in range(10):
+        run_id = run_in("claimed").run_id
+        first, second = all_at_once([insisting(partial(runs.cancel, run_id))] * 2)
+        found = runs.get(run_id)
+        assert (first, second) == (found, found)
+        assert found.state == "cancelled"
+        assert found.finished_at == found.updated_at
         assert_exact(observer)
         Run.objects.all().delete()
 

@@ -36,6 +36,22 @@ MUTANTS = (
         killed_by=("test_dispatcher.py::test_contention_is_waited_out_and_requests_do_not_shorten_the_wait",),
     ),
     Mutant(
+        name="dispatch-backs-off-a-millisecond",
+        file="worker/dispatcher.py",
+        old="pause = backoff(self._failures, longest=longest)",
+        new="pause = 0.001 * self._failures",
+        breaks="contention is waited out, longer each time: no tight loop (item 169)",
+        killed_by=("test_dispatcher.py::test_contention_is_waited_out_and_requests_do_not_shorten_the_wait",),
+    ),
+    Mutant(
+        name="dispatch-contention-outlasts-the-interval",
+        file="worker/dispatcher.py",
+        old='longest=self._interval if refusal.reason == "lock_contention" else _LONGEST_BACKOFF',
+        new="longest=_LONGEST_BACKOFF",
+        breaks="after contention the next claim comes with the timer at the latest (item 169)",
+        killed_by=("test_dispatcher.py::test_contention_is_waited_out_and_requests_do_not_shorten_the_wait",),
+    ),
+    Mutant(
         name="dispatch-stops-after-one-call",
         file="worker/dispatcher.py",
         old="end = (laps + 1, cursor)",
@@ -73,7 +89,7 @@ MUTANTS = (
         old='            self._report("run_poisoned", run=run)\n',
         new="",
         breaks="poison is reported (item 167)",
-        killed_by=("test_worker_runs.py::test_a_lease_that_cannot_be_started_is_released_and_claimed_again",),
+        killed_by=("test_dispatcher.py::test_poison_is_reported_and_its_place_is_claimed_for_at_once",),
     ),
     Mutant(
         name="dispatch-inactive-engine-for-ever",

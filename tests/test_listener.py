@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -17,16 +18,19 @@ from psycopg import sql
 
 from tenantfair import runs, wakeups
 from tenantfair.backend import for_tenant
+from tenantfair.claim.base import Lease
 from tenantfair.models import Run
-from tenantfair.runs import NewRun
+from tenantfair.runs import NewRun, Outcome
 from tenantfair.worker import Worker
+from tenantfair.worker.completer import Completer
 from tenantfair.worker.database import WorkerConnections
+from tenantfair.worker.holdings import Holdings
 from tenantfair.worker.listener import Listener
 from tests import tasks_for_tests
 from tests.domains import scratch_domain
-from tests.factories import lease_of, policy_in_force, run_in
+from tests.factories import LONG_AGO, claimed_lease, policy_in_force, run_in
 from tests.rows import Session, connect, in_background, sessions
-from tests.threads import LONGEST_WAIT_SECONDS
+from tests.threads import LONGEST_WAIT_SECONDS, in_django_thread
 from tests.worker_parts import NEVER, running, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -145,26 +149,110 @@ def test_work_that_became_due_during_its_transaction_notifies(ear: Ear) -> None:
     assert ear.heard() == [""]
 
 
-@pytest.mark.conformance(170)
-def test_a_release_notifies_nobody(ear: Ear) -> None:
-    lease = lease_of(run_in("claimed"))
+def store(outcome: Outcome) -> None:
+    """Store `outcome` as a worker does."""
+    connections_of = WorkerConnections("default", "storing test")
+    connections_of.probe()
+    holdings = Holdings(places=1)
+    completer = Completer(connections_of=connections_of, holdings=holdings, worker_id="storing test")
+    completer.put(holdings.take(outcome.lease), outcome, 0.0)
+    ended = in_django_thread(completer.run)
+    try:
+        until(lambda: len(holdings) == 0, "the outcome is stored")
+    finally:
+        completer.stop()
+        ended.result(timeout=LONGEST_WAIT_SECONDS)
 
-    assert runs.finish([runs.Released(lease, started=False)]) == {lease.run_id}
+
+ERROR = {"exception_class_path": "builtins.ValueError", "traceback": "ValueError: no"}
+LATER = timedelta(hours=1)
+
+Outcomes = Callable[[Lease], Outcome]
+NOT_DUE: dict[str, tuple[Outcomes, str]] = {
+    "complete": (lambda lease: runs.Completed(lease, 1), "completed"),
+    "fail": (lambda lease: runs.Failed(lease, ERROR), "failed"),
+    "retry": (lambda lease: runs.Retry(lease, ERROR, LATER), "scheduled"),
+    "snooze": (lambda lease: runs.Snoozed(lease, delay=LATER), "scheduled"),
+    "snooze until": (lambda lease: runs.Snoozed(lease, until=timezone.now() + LATER), "scheduled"),
+    "wait": (runs.Waiting, "waiting"),
+    "abandon": (lambda lease: runs.Abandoned(lease, "unknown"), "scheduled"),
+}
+DUE: dict[str, tuple[Outcomes, str]] = {
+    "yield": (runs.Yielded, "ready"),
+    "snooze": (lambda lease: runs.Snoozed(lease, delay=timedelta(0)), "queued"),
+    "snooze until": (lambda lease: runs.Snoozed(lease, until=LONG_AGO), "queued"),
+}
+
+
+@pytest.mark.conformance(170)
+@pytest.mark.parametrize(("outcome", "state"), NOT_DUE.values(), ids=NOT_DUE)
+def test_an_outcome_after_which_nothing_is_due_notifies_nobody(
+    ear: Ear, outcome: Outcomes, state: str
+) -> None:
+    lease = claimed_lease()
+
+    store(outcome(lease))
+
+    assert runs.get(lease.run_id).state == state
+    assert ear.heard() == []
+
+
+@pytest.mark.conformance(170)
+@pytest.mark.parametrize(("outcome", "state"), DUE.values(), ids=DUE)
+def test_an_outcome_that_leaves_its_run_due_notifies(ear: Ear, outcome: Outcomes, state: str) -> None:
+    lease = claimed_lease()
+
+    store(outcome(lease))
+
+    assert runs.get(lease.run_id).state == state
+    assert ear.heard() == [""]
+
+
+@pytest.mark.conformance(170)
+@pytest.mark.parametrize("started", [False, True])
+def test_a_release_notifies_nobody(ear: Ear, started: bool) -> None:
+    lease = claimed_lease()
+
+    assert runs.finish([runs.Released(lease, started=started)]) == {lease.run_id}
+
+    assert ear.heard() == []
+
+
+def signal(run_id: UUID) -> None:
+    runs.signal(run_id, "go")
+
+
+@pytest.mark.conformance(170)
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        *(
+            (runs.cancel, state)
+            for state in ("queued", "ready", "claimed", "scheduled", "waiting", "poisoned")
+        ),
+        *((signal, state) for state in ("queued", "ready", "claimed", "scheduled", "poisoned")),
+        *((runs.interrupt, state) for state in ("queued", "ready")),
+        *((runs.retry, state) for state in ("queued", "claimed", "scheduled", "waiting")),
+    ],
+)
+def test_a_change_that_makes_nothing_due_notifies_nobody(
+    ear: Ear, change: Callable[[UUID], Any], state: str
+) -> None:
+    change(run_in(state).run_id)
 
     assert ear.heard() == []
 
 
 @pytest.mark.conformance(170)
 @pytest.mark.parametrize(
-    ("state", "change"),
+    ("change", "state"),
     [
-        ("waiting", lambda run_id: runs.signal(run_id, "go")),
-        ("scheduled", runs.interrupt),
-        ("poisoned", runs.retry),
+        (signal, "waiting"),
+        *((runs.interrupt, state) for state in ("claimed", "scheduled", "waiting")),
+        *((runs.retry, state) for state in ("poisoned", "failed")),
     ],
-    ids=["signal", "interrupt", "retry"],
 )
-def test_whatever_makes_a_run_due_now_notifies(ear: Ear, state: str, change: Callable[[Any], Any]) -> None:
+def test_whatever_makes_a_run_due_now_notifies(ear: Ear, change: Callable[[UUID], Any], state: str) -> None:
     change(run_in(state).run_id)
 
     assert ear.heard() == [""]

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
@@ -20,7 +20,7 @@ from uuid import UUID
 from django.db import Error, connections
 
 from tenantfair import metrics, runs, wakeups
-from tenantfair.runs import Failed, Outcome, Retry
+from tenantfair.runs import Failed, Outcome, Retry, Snoozed, Yielded
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.holdings import Holding, Holdings
@@ -241,8 +241,7 @@ class Completer:
             if self._counts_releases and (reason := _RELEASES.get(outcome)) is not None:
                 metrics.increment("tenantfair_admission_releases_total", number, reason=reason)
         metrics.increment("tenantfair_task_seconds_total", sum(pending.seconds for pending in batch))
-        if "yielded" in words:
-            wakeups.request(self._connections.alias)
+        wakeups.request(self._connections.alias, due=_due_again(pending.outcome for pending in batch))
         if logger.isEnabledFor(logging.DEBUG):
             for pending, outcome in zip(batch, words, strict=True):
                 extra = self._extra("run_settled", pending) | {"duration_ms": round(pending.seconds * 1000)}
@@ -263,6 +262,15 @@ class Completer:
 
     def _extra(self, event: str, pending: _Pending) -> dict[str, Any]:
         return about(event, pending.holding.lease, self._worker_id)
+
+
+def _due_again(outcomes: Iterable[Outcome]) -> Iterator[wakeups.Due]:
+    """Yield when the runs are due that go on after these outcomes, at a time that is known here."""
+    for outcome in outcomes:
+        if isinstance(outcome, Yielded):
+            yield None
+        elif isinstance(outcome, Snoozed):
+            yield outcome.delay if outcome.until is None else outcome.until
 
 
 def _word(outcome: Outcome) -> str:

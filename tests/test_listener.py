@@ -22,16 +22,14 @@ from tenantfair.claim.base import Lease
 from tenantfair.models import Run
 from tenantfair.runs import NewRun, Outcome
 from tenantfair.worker import Worker
-from tenantfair.worker.completer import Completer
 from tenantfair.worker.database import WorkerConnections
-from tenantfair.worker.holdings import Holdings
 from tenantfair.worker.listener import Listener
 from tests import tasks_for_tests
 from tests.domains import scratch_domain
 from tests.factories import LONG_AGO, claimed_lease, policy_in_force, run_in
 from tests.rows import Session, connect, in_background, sessions
-from tests.threads import LONGEST_WAIT_SECONDS, in_django_thread
-from tests.worker_parts import NEVER, running, until
+from tests.threads import LONGEST_WAIT_SECONDS
+from tests.worker_parts import NEVER, running, store, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -147,21 +145,6 @@ def test_work_that_became_due_during_its_transaction_notifies(ear: Ear) -> None:
             cursor.execute("SELECT pg_sleep(0.01)")
 
     assert ear.heard() == [""]
-
-
-def store(outcome: Outcome) -> None:
-    """Store `outcome` as a worker does."""
-    connections_of = WorkerConnections("default", "storing test")
-    connections_of.probe()
-    holdings = Holdings(places=1)
-    completer = Completer(connections_of=connections_of, holdings=holdings, worker_id="storing test")
-    completer.put(holdings.take(outcome.lease), outcome, 0.0)
-    ended = in_django_thread(completer.run)
-    try:
-        until(lambda: len(holdings) == 0, "the outcome is stored")
-    finally:
-        completer.stop()
-        ended.result(timeout=LONGEST_WAIT_SECONDS)
 
 
 ERROR = {"exception_class_path": "builtins.ValueError", "traceback": "ValueError: no"}

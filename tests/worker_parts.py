@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from tenantfair.claim.base import Lease
+from tenantfair.runs import Outcome
 from tenantfair.signals import claim_observed
 from tenantfair.worker import Worker
+from tenantfair.worker.completer import Completer
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.dispatcher import Dispatcher
+from tenantfair.worker.holdings import Holdings
 from tests.threads import LONGEST_WAIT_SECONDS, in_django_thread
 
 # Long enough that whatever a test sees happen was asked for, and not the timer's doing.
@@ -43,6 +46,21 @@ def running(worker: Worker) -> Iterator[Future[int]]:
 def run_until_idle(**options: Any) -> int:
     """Run a worker in this thread until nothing is due; return its exit code."""
     return Worker(until_idle=True, **{"listen": False, "interval": 0.05, **options}).run()
+
+
+def store(outcome: Outcome, worker_id: str = "stores") -> None:
+    """Store `outcome` as a worker does, and return once the worker is done with its lease."""
+    connections_of = WorkerConnections("default", worker_id)
+    connections_of.probe()
+    holdings = Holdings(places=1)
+    completer = Completer(connections_of=connections_of, holdings=holdings, worker_id=worker_id)
+    completer.put(holdings.take(outcome.lease), outcome, 0.0)
+    ended = in_django_thread(completer.run)
+    try:
+        until(lambda: len(holdings) == 0, "the outcome is settled")
+    finally:
+        completer.stop()
+        ended.result(timeout=LONGEST_WAIT_SECONDS)
 
 
 class Bench:

@@ -26,6 +26,7 @@ from tenantfair.execution import results
 from tenantfair.execution.context import Attempt, AttemptEnded, LeaseMonitor, RunContext
 from tenantfair.execution.resolve import UnknownTask, resolve
 from tenantfair.runs import Abandoned, Completed, Failed, Outcome, Retry
+from tenantfair.runs.log_facts import about
 from tenantfair.tenants import tenant
 
 logger = logging.getLogger("tenantfair.execution")
@@ -66,7 +67,7 @@ def execute(
             "Run %s abandoned: %s",
             lease.run_id,
             error.reason,
-            extra=_extra("run_abandoned", lease, worker_id),
+            extra=about("run_abandoned", lease, worker_id),
         )
         return Abandoned(lease, error.reason)
     except BaseException:  # the last resort: no run may take its worker along
@@ -74,7 +75,7 @@ def execute(
             "Run %s: the attempt could not be accounted for",
             lease.run_id,
             exc_info=True,
-            extra=_extra("run_unaccounted", lease, worker_id),
+            extra=about("run_unaccounted", lease, worker_id),
         )
         return Retry(attempt.lease, dict(_UNDESCRIBED), None)
 
@@ -157,7 +158,7 @@ class _Execution:
                 lease.failures + 1,
                 lease.retry_limit,
                 exc_info=True,
-                extra=_extra("attempt_failed", lease, self.worker_id),
+                extra=about("attempt_failed", lease, self.worker_id),
             )
         return Retry(lease, record, None)
 
@@ -193,13 +194,3 @@ def _exit_status(error: BaseException | None) -> int:
     """Return what an interpreter that ended by `error` would exit with."""
     status = error.code if isinstance(error, SystemExit) else error
     return status & 0xFF if isinstance(status, int) else int(status is not None)
-
-
-def _extra(event: str, lease: Lease, worker_id: str | None) -> dict[str, Any]:
-    return {
-        "event": event,
-        "run_id": str(lease.run_id),
-        "task": lease.task_path,
-        "attempt": lease.attempt,
-        "worker_id": worker_id,
-    }

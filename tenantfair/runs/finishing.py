@@ -12,8 +12,10 @@ from uuid import UUID
 from django.db import DatabaseError, DataError
 
 from tenantfair import prepared
+from tenantfair.claim.base import Lease
 from tenantfair.runs import _arguments, _statements
 from tenantfair.runs._writes import Write, write
+from tenantfair.runs.log_facts import about
 from tenantfair.runs.outcomes import Outcome
 from tenantfair.sql import load
 
@@ -65,13 +67,13 @@ def settle(outcomes: Sequence[Outcome], *, using: str | None = None) -> Settleme
     for outcome in outcomes:
         if outcome.lease.run_id not in writes:
             writes[outcome.lease.run_id] = write(outcome)
-    batch = list(writes.values())
     try:
-        return _store(alias, batch)
+        return _store(alias, list(writes.values()))
     except (DatabaseError, UnicodeError) as error:
         if not _is_about_data(error):
             raise
-    parts = [_store_alone(alias, single) for single in batch]
+    leases = {outcome.lease.run_id: outcome.lease for outcome in reversed(outcomes)}
+    parts = [_store_alone(alias, single, leases[run_id]) for run_id, single in writes.items()]
     return Settlement(
         frozenset().union(*(part.accepted for part in parts)),
         frozenset().union(*(part.busy for part in parts)),
@@ -96,7 +98,7 @@ def _statement(batch: Sequence[Write]) -> tuple[str, Mapping[str, Any]]:
     }
 
 
-def _store_alone(alias: str, single: Write) -> Settlement:
+def _store_alone(alias: str, single: Write, lease: Lease) -> Settlement:
     """Store one row; if the database refuses its values, constants instead; if even those, log and go on."""
     try:
         return _store(alias, [single])
@@ -115,7 +117,7 @@ def _store_alone(alias: str, single: Write) -> Settlement:
             refusal = error
     logger.error(
         "the outcome of a run cannot be stored; its lease will expire",
-        extra={"event": "outcome_refused", "run_id": str(single.run_id)},
+        extra=about("outcome_refused", lease),
         exc_info=refusal,
     )
     return Settlement(frozenset(), frozenset())

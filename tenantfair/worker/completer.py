@@ -14,17 +14,17 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from django.db import Error, connections
 
 from tenantfair import metrics, runs, wakeups
 from tenantfair.runs import Failed, Outcome, Retry, Snoozed, Yielded
+from tenantfair.runs.log_facts import about
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.holdings import Holding, Holdings
-from tenantfair.worker.records import about
 
 logger = logging.getLogger("tenantfair.worker")
 
@@ -219,7 +219,7 @@ class Completer:
             "The outcome of run %s cannot be stored",
             pending.holding.lease.run_id,
             exc_info=error,
-            extra=self._extra("outcome_unstorable", pending),
+            extra=about("outcome_unstorable", pending.holding.lease, self._worker_id),
         )
         metrics.increment("tenantfair_worker_events_total", event="outcome_error")
         if pending.outcome.__class__ is Failed and pending.outcome.error is _UNSTORABLE:
@@ -244,7 +244,9 @@ class Completer:
         wakeups.request(self._connections.alias, due=_due_again(pending.outcome for pending in batch))
         if logger.isEnabledFor(logging.DEBUG):
             for pending, outcome in zip(batch, words, strict=True):
-                extra = self._extra("run_settled", pending) | {"duration_ms": round(pending.seconds * 1000)}
+                extra = about("run_settled", pending.holding.lease, self._worker_id) | {
+                    "duration_ms": round(pending.seconds * 1000)
+                }
                 logger.debug("Run %s %s", pending.holding.lease.run_id, outcome, extra=extra)
         self._holdings.drop(*(pending.holding for pending in batch))
         for pending, outcome in zip(batch, words, strict=True):
@@ -255,13 +257,10 @@ class Completer:
         logger.warning(
             "Run %s is no longer this worker's; its result was dropped",
             pending.holding.lease.run_id,
-            extra=self._extra("fence_lost", pending),
+            extra=about("fence_lost", pending.holding.lease, self._worker_id),
         )
         pending.holding.monitor.lost.set()
         self._holdings.drop(pending.holding)
-
-    def _extra(self, event: str, pending: _Pending) -> dict[str, Any]:
-        return about(event, pending.holding.lease, self._worker_id)
 
 
 def _due_again(outcomes: Iterable[Outcome]) -> Iterator[wakeups.Due]:

@@ -15,6 +15,7 @@ from tenantfair.claim.base import Lease
 from tenantfair.conf import Settings
 from tenantfair.exceptions import ConfigurationError
 from tenantfair.runs import Released
+from tenantfair.runs.log_facts import about
 from tenantfair.worker.completer import Completer
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.dispatcher import Dispatcher
@@ -24,7 +25,6 @@ from tenantfair.worker.heartbeat import Heartbeat
 from tenantfair.worker.holdings import Holding, Holdings
 from tenantfair.worker.keeper import Keeper
 from tenantfair.worker.listener import Listener
-from tenantfair.worker.records import about
 
 logger = logging.getLogger("tenantfair.worker")
 

@@ -32,6 +32,7 @@ from tenantfair.exceptions import (
     SchemaMismatch,
     TenantFairError,
 )
+from tenantfair.runs.log_facts import about
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.calls import Calls
 from tenantfair.worker.database import WorkerConnections
@@ -213,7 +214,7 @@ class Dispatcher:
                 "Run %s is poisoned: %s",
                 run.run_id,
                 run.poison_reason,
-                extra=self._extra("run_poisoned") | {"run_id": str(run.run_id)},
+                extra=about("run_poisoned", run, self._worker_id),
             )
             self._report("run_poisoned", run=run)
         started = self._launch(batch.leases, asked_at)

@@ -25,8 +25,8 @@ from psycopg.pq import TransactionStatus
 
 from tenantfair.execution import execute
 from tenantfair.runs import Outcome, Retry
+from tenantfair.runs.log_facts import about
 from tenantfair.worker.holdings import Holding
-from tenantfair.worker.records import about
 
 logger = logging.getLogger("tenantfair.worker")
 

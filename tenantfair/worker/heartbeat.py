@@ -16,10 +16,10 @@ from uuid import UUID
 from django.db import Error, connections
 
 from tenantfair import metrics, policy, runs
+from tenantfair.runs.log_facts import about
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.holdings import Holding, Holdings
-from tenantfair.worker.records import about
 
 logger = logging.getLogger("tenantfair.worker")
 

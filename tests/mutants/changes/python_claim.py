@@ -100,11 +100,33 @@ MUTANTS = (
     ),
     Mutant(
         name="log-names-the-tenant",
-        file="worker/records.py",
+        file="runs/log_facts.py",
         old="if get_settings().log_tenants else facts",
-        new="if lease.tenant_id else facts",
+        new="if run.tenant_id else facts",
         breaks="logs name a tenant only where settings allow it",
         killed_by=("test_worker_runs.py::test_one_log_record_names_the_run_and_never_the_tenant",),
+    ),
+    Mutant(
+        name="log-never-names-the-tenant",
+        file="runs/log_facts.py",
+        old='return facts | {"tenant": run.tenant_id} if get_settings().log_tenants else facts',
+        new="return facts",
+        breaks="LOG_TENANTS adds the tenant to each record about one run",
+        killed_by=(
+            "test_log_records.py"
+            "::test_a_record_about_one_run_names_its_tenant_if_and_only_if_that_is_allowed",
+        ),
+    ),
+    Mutant(
+        name="log-of-poison-without-its-tenant",
+        file="worker/dispatcher.py",
+        old='extra=about("run_poisoned", run, self._worker_id)',
+        new='extra=self._extra("run_poisoned")',
+        breaks="LOG_TENANTS adds the tenant to each record about one run",
+        killed_by=(
+            "test_log_records.py"
+            "::test_a_record_about_one_run_names_its_tenant_if_and_only_if_that_is_allowed",
+        ),
     ),
     Mutant(
         name="wakeup-before-the-commit",
@@ -167,7 +189,7 @@ MUTANTS = (
         file="worker/completer.py",
         old="        wakeups.request(self._connections.alias, due=_due_again(pending.outcome for pending in batch))\n",
         new="",
-        breaks="a yield wakes: somebody else goes on with the run (contract 4, item 170)",
+        breaks="a yield wakes: somebody else goes on with the run (item 170)",
         killed_by=("test_listener.py::test_an_outcome_that_leaves_its_run_due_notifies",),
     ),
     Mutant(
@@ -183,7 +205,7 @@ MUTANTS = (
         file="runs/manage.py",
         old='            if changes.get("wake_at") is not None:\n                wakeups.request(alias)\n',
         new="            wakeups.request(alias)\n",
-        breaks="a cancel, and a signal to a run that does not wait, wake nobody (contract 7, item 170)",
+        breaks="a cancel, and a signal to a run that does not wait, wake nobody (item 170)",
         killed_by=("test_listener.py::test_a_change_that_makes_nothing_due_notifies_nobody",),
     ),
     Mutant(

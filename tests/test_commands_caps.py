@@ -123,6 +123,20 @@ def test_a_stale_version_exits_1_and_changes_nothing(initialised: None, argument
     assert not Partition.objects.exists()
 
 
+@pytest.mark.conformance(131)
+@pytest.mark.parametrize("arguments", [["set", "acme", "4"], ["reset", "acme"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("version", ["0", "7"])
+def test_a_stale_version_of_an_override_exits_1_and_changes_nothing(
+    initialised: None, arguments: list[str], version: str
+) -> None:
+    run("set", "acme", "3")
+    before = list(Partition.objects.values())
+
+    assert exit_code(*arguments, "--expected-version", version) == 1
+
+    assert list(Partition.objects.values()) == before
+
+
 @pytest.mark.parametrize("arguments", [["set", "acme", "3"], ["reset", "acme"], ["budget", "64"]])
 def test_before_the_first_boot_all_but_the_default_exit_1(arguments: list[str]) -> None:
     assert exit_code(*arguments) == 1

@@ -182,6 +182,17 @@ def test_a_stale_override_changes_nothing(initialised: None, version: int) -> No
 
 
 @pytest.mark.conformance(131)
+@pytest.mark.parametrize("version", [0, 5])
+def test_a_stale_reset_changes_nothing(initialised: None, version: int) -> None:
+    policy.put_override("acme", 3)
+
+    with unchanged(), pytest.raises(StaleVersion) as caught:
+        policy.reset_override("acme", expected_version=version)
+
+    assert caught.value.actual == 1
+
+
+@pytest.mark.conformance(131)
 def test_a_stale_write_to_a_missing_scope_leaves_no_partition(initialised: None) -> None:
     with unchanged(), pytest.raises(StaleVersion) as put:
         policy.put_override("acme", 3, expected_version=1)

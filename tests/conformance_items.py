@@ -57,7 +57,7 @@ ITEMS: dict[int, str] = {
     45: "a filled demand ends the walk at the granting position",
     46: "demand one and a first scope that grants: one inspection",
     47: "a cursor beyond every position, or at a deleted one, wraps by value",
-    48: "a scope that joins after its place was passed is not visited in that lap",
+    48: "a scope that joins is not in the plan under way; ahead of it, it is seen when the call plans again",
     49: "a rolled-back call leaves nothing; a second call in one transaction continues the first",
     50: "waiting, poisoned, future and live claimed scopes are visited as empty_page",
     # visits and locks
@@ -128,7 +128,7 @@ ITEMS: dict[int, str] = {
     111: "snoozing, waiting and finishing clear the marker",
     112: "an interrupt revokes claim and marker and fences the old holder; a signal revokes nothing",
     113: "a release keeps the marker and an unstarted attempt is given back; a lease never moves back",
-    114: "an abandon clears the marker, gives the attempt back and backs off",
+    114: "an abandon clears the marker, gives the attempt back, counts one abandon, backs off; none poisons",
     115: "abandons back off to a limit, never poison, and progress resets them",
     116: "a poisoned or failed run is queued again with fresh counters; a healthy one is left alone",
     117: "a woken run is queued, under the cap",
@@ -186,7 +186,7 @@ ITEMS: dict[int, str] = {
     164: "no free slot, no claim; a finished run makes one at once",
     165: "requests during a claim become one more claim",
     166: "the preference alternates after successful demand-one claims only",
-    167: "a run that cannot be started is released with its token",
+    167: "an unstarted run is released with its token, then a pause; poison is told, its place claimed for",
     168: "a shutdown releases what was claimed and not started, and leaves running work alone",
     169: "a contended policy row is no tight loop",
     170: "a committed due enqueue wakes once; rollbacks and future work do not",
@@ -201,8 +201,8 @@ ITEMS: dict[int, str] = {
 }
 
 DECIDED = frozenset(
-    {3, 10, *range(14, 20), 18, 24, 26, 40, 43, 56, 60, 62, 63, 86, 87, 98, *range(100, 104)}
-    | {108, 112, 113, 116, 125, 161, 162, 169, 170, 177, 178}
+    {3, 10, *range(14, 20), 18, 24, 26, 40, 43, 48, 56, 60, 62, 63, 86, 87, 98, *range(100, 104)}
+    | {108, 112, 113, 114, 116, 125, 161, 162, 167, 169, 170, 177, 178}
 )
 RESTATED = frozenset({5, 11, 25, 37, 49, 63, 102, 105, 119, 122, 126, 140, 141, 142, 143, 145})
 

@@ -205,6 +205,34 @@ def test_scope_that_joins_under_a_plan_waits_for_the_next(domain: Bench) -> None
     assert domain.claim(1).visited == ["b"]
 
 
+@pytest.mark.conformance(48)
+@pytest.mark.parametrize(
+    ("joining", "visited"),
+    [("b", ["a", "b"]), ("d", ["a", "c", "d"])],
+    ids=["at its place", "at a new place"],
+)
+def test_scope_that_joins_ahead_under_a_plan_is_visited_when_the_call_plans_again(
+    domain: Bench, joining: str, visited: list[str]
+) -> None:
+    """The first plan sees `a` to `c` and plans for `a`, where a lock then leaves the demand open."""
+    stopped = domain.function(
+        "claim_stopped", inserted(SHIPPED, "PERFORM tests_barrier();", before="v_tried := NULL;")
+    )
+    (head,) = domain.queued("a")
+    domain.finish(*domain.queued("b"))
+    domain.waiting("c")
+    domain.policy(fruitless=8)
+
+    def meanwhile() -> None:
+        domain.locking_runs(head)
+        domain.queued(joining)
+
+    found = domain.while_stopped(meanwhile, stopped)
+    assert found.visited == visited
+    assert (found.dispositions[0], found.dispositions[-1]) == ("lock_miss", "grant")
+    assert found.call.laps_after == 0
+
+
 @pytest.mark.conformance(49)
 def test_calls_of_one_transaction_continue_each_other_and_roll_back_together(domain: Bench) -> None:
     for name in scopes(3):

@@ -207,6 +207,20 @@ def test_poison_is_reported_and_its_place_is_claimed_for_at_once() -> None:
     assert [lease.tenant_id for lease in bench.launched] == ["globex"]
 
 
+@pytest.mark.conformance(167)
+def test_a_launch_that_failed_is_followed_by_a_pause(clock: Clock) -> None:
+    """The run went back with its place, so a claim made at once would only bring it here again."""
+    run_in("queued")
+    dispatcher = Bench(places=1).dispatcher
+    dispatcher._launch = lambda leases, asked_at: 0
+
+    dispatcher._poll_safely()
+    dispatcher.request()
+
+    assert dispatcher._earliest == dispatcher._latest
+    assert clock.now + 0.05 <= dispatcher._earliest <= clock.now + 0.1
+
+
 def test_an_unfilled_claim_is_followed_by_others_until_a_lap_is_done() -> None:
     """One poll finds work behind 70 idle scopes, which are more than two budgets."""
     for number in range(70):

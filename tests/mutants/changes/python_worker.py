@@ -52,6 +52,14 @@ MUTANTS = (
         killed_by=("test_dispatcher.py::test_contention_is_waited_out_and_requests_do_not_shorten_the_wait",),
     ),
     Mutant(
+        name="dispatch-no-pause-after-a-failed-launch",
+        file="worker/dispatcher.py",
+        old="        except _LaunchFailed:\n            self._back_off()\n",
+        new="        except _LaunchFailed:\n            pass\n",
+        breaks="what could not be started is not claimed again at once (item 167)",
+        killed_by=("test_dispatcher.py::test_a_launch_that_failed_is_followed_by_a_pause",),
+    ),
+    Mutant(
         name="dispatch-stops-after-one-call",
         file="worker/dispatcher.py",
         old="end = (laps + 1, cursor)",

@@ -309,6 +309,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="claim-plans-again-from-the-end-of-its-look",
+        file=CLAIM,
+        old="        v_from := v_cursor;\n        IF v_walked = v_seen AND v_seen < v_chunk THEN",
+        new="        v_from := v_look.position[v_seen];\n        IF v_walked = v_seen AND v_seen < v_chunk THEN",
+        breaks="what is open is planned again from the last planned position, in a fresh look (D2, D4, item 48)",
+        killed_by=(
+            "test_claim_ring.py"
+            "::test_scope_that_joins_ahead_under_a_plan_is_visited_when_the_call_plans_again",
+        ),
+    ),
+    Mutant(
         name="claim-fixed-quantum",
         file=CLAIM,
         old="least(v_can[v_visit], (v_left + v_planned - v_visit) / (v_planned - v_visit + 1))",

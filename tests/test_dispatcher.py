@@ -175,6 +175,39 @@ def test_contention_is_waited_out_and_requests_do_not_shorten_the_wait(clock: Cl
     ] == []
 
 
+def test_claims_that_are_refused_for_more_than_5_s_are_an_error_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the reason; a claim that succeeds in between begins the count again."""
+    bench = Bench(places=1)
+    claim_due = claim.claim_due
+
+    def refuse(*_: Any, **__: Any) -> ClaimBatch:
+        raise ClaimUnavailable("lock_contention", "policy_cursor")
+
+    def alarms(*, at: float, refused: bool = True) -> list[str]:
+        clock.now = 1000.0 + at
+        monkeypatch.setattr(claim, "claim_due", refuse if refused else claim_due)
+        caplog.clear()
+        run_in("queued")
+        bench.live.clear()
+        bench.dispatcher._poll_safely()
+        assert bool(bench.live) is not refused
+        return [
+            record.getMessage()
+            for record in caplog.records
+            if (getattr(record, "event", None), record.levelname) == ("claims_refused", "ERROR")
+        ]
+
+    alarm = ["Claims have been refused for more than 5 s: lock_contention"]
+    assert alarms(at=0) == alarms(at=5) == []
+    assert alarms(at=5.1) == alarm
+    assert alarms(at=60) == []
+    assert alarms(at=61, refused=False) == []
+    assert alarms(at=62) == alarms(at=67) == []
+    assert alarms(at=67.1) == alarm
+
+
 @pytest.mark.conformance(169, 172)
 def test_a_claim_refused_by_a_held_policy_row_is_made_again_once_it_is_free(other: Session) -> None:
     run_in("queued")

@@ -378,6 +378,7 @@ def test_an_unstorable_state_fails_its_run(kind: Any) -> None:
     assert Run.objects.get(run_id=lease.run_id).state == 1
 
 
+@pytest.mark.conformance(119)
 def test_an_unstorable_checkpoint_is_refused_and_leaves_everything() -> None:
     lease = claimed_lease()
     before = snapshot(lease.run_id)

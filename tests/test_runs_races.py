@@ -13,10 +13,11 @@ import pytest
 from django.db import OperationalError, connection, connections, transaction
 
 from tenantfair import payloads, runs
-from tenantfair.claim.base import Lease
+from tenantfair.claim.base import ClaimBatch, Lease
 from tenantfair.exceptions import RunBusy, RunExists, RunNotActive, StaleClaim
 from tenantfair.models import Partition, Run, Schedule
 from tenantfair.runs import NewRun, _statements, finishing
+from tests import serial
 from tests.factories import LONG_AGO, claim, claimed_lease, lease_of, policy_in_force, run_in, snapshot
 from tests.rows import Session, assert_exact, result, sessions
 from tests.tasks_for_tests import add
@@ -293,17 +294,54 @@ RIVALS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+def told(outcome: Any) -> Any:
+    """What a rival answered, in the words of `tests/serial.py`."""
+    match outcome:
+        case StaleClaim():
+            return False
+        case RunNotActive():
+            return serial.NOT_ACTIVE
+        case runs.RunView(state=state):
+            return state
+        case ClaimBatch(leases=leases):
+            return next((lease.claim_token for lease in leases), None)
+        case Exception():
+            raise outcome
+    return bool(outcome)
+
+
+def row_of(run_id: UUID) -> dict[str, Any]:
+    run = Run.objects.get(run_id=run_id)
+    return {
+        "state": runs.state_of(run),
+        "token": run.claim_token,
+        "admitted": run.tenant_admitted_at is not None,
+        "attempts": run.claim_attempts,
+        "abandons": run.claim_abandons,
+        "failures": run.failures,
+        "seq": run.checkpoint_seq,
+        "saved": run.state,
+        "result": run.result,
+        "signals": run.pending_signals,
+        "finished": run.finished_at is not None,
+    }
+
+
 @pytest.mark.conformance(118, 120)
 def test_rivals_at_one_run_leave_one_consistent_state(observer: Session) -> None:
+    """One that they leave one after the other, in some order in which each gets the answer that it got."""
     policy_in_force(max_active=1)
     for _ in range(8):
         lease = lease_of(run_in("claimed"))
-        outcomes = all_at_once([lambda rival=rival, lease=lease: rival(lease) for rival in RIVALS.values()])
-        for outcome in outcomes:
-            assert not isinstance(outcome, Exception) or isinstance(
-                outcome, (StaleClaim, RunNotActive, RunBusy)
-            )
-        runs.get(lease.run_id)
+        outcomes = all_at_once([partial(rival, lease) for rival in RIVALS.values()])
+        answers = {
+            name: told(outcome)
+            for name, outcome in zip(RIVALS, outcomes, strict=True)
+            if not isinstance(outcome, RunBusy)
+        }
+        row = row_of(lease.run_id)
+        before = serial.claimed_run(lease.claim_token, retry_limit=lease.retry_limit)
+        assert serial.explained(before, lease._replace(run_id=serial.RUN), answers, row), (answers, row)
         assert_exact(observer)
         Run.objects.all().delete()
 

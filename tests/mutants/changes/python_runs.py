@@ -137,6 +137,17 @@ MUTANTS = (
         killed_by=("test_runs_manage.py::test_every_operation_in_every_state",),
     ),
     Mutant(
+        name="manage-decides-without-a-lock",
+        file="runs/manage.py",
+        old=".select_for_update(no_key=True)",
+        new="",
+        breaks="rivals at one run leave one consistent state (items 118, 120, 176)",
+        killed_by=(
+            "test_runs_races.py::test_a_finish_that_comes_first_wins_over_a_waiting_cancel",
+            "test_runs_races.py::test_rivals_at_one_run_leave_one_consistent_state",
+        ),
+    ),
+    Mutant(
         name="cancel-cancels-twice",
         file="runs/manage.py",
         after="def cancel(",

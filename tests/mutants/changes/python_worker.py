@@ -52,6 +52,22 @@ MUTANTS = (
         killed_by=("test_dispatcher.py::test_contention_is_waited_out_and_requests_do_not_shorten_the_wait",),
     ),
     Mutant(
+        name="dispatch-refused-for-long-and-says-nothing",
+        file="worker/dispatcher.py",
+        old="if now - self._refused_since > _ALARM_SECONDS and not self._alarmed:",
+        new="if self._alarmed:",
+        breaks="claims refused for more than 5 s are an error in the log (signals.md)",
+        killed_by=("test_dispatcher.py::test_claims_that_are_refused_for_more_than_5_s_are_an_error_once",),
+    ),
+    Mutant(
+        name="dispatch-alarm-counts-from-the-first-refusal-ever",
+        file="worker/dispatcher.py",
+        old="            self._refused_since = None\n",
+        new="",
+        breaks="a claim that succeeds ends a row of refusals (signals.md)",
+        killed_by=("test_dispatcher.py::test_claims_that_are_refused_for_more_than_5_s_are_an_error_once",),
+    ),
+    Mutant(
         name="dispatch-no-pause-after-a-failed-launch",
         file="worker/dispatcher.py",
         old="        except _LaunchFailed:\n            self._back_off()\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -43,8 +44,12 @@ class Ear:
         session.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self.channel)))
 
     def heard(self) -> list[str]:
-        """Return what has been sent by now: what comes before a notification that is sent last."""
+        """Return what the sender has sent once it has done what was asked of it."""
         assert wakeups._sender.flush(LONGEST_WAIT_SECONDS)
+        return self.heard_by_now()
+
+    def heard_by_now(self) -> list[str]:
+        """Return what has been sent: what comes before a notification that is sent last."""
         with connect() as last:
             last.execute("SELECT pg_notify(%s::text, 'last')", [self.channel])
         found: list[str] = []
@@ -81,6 +86,49 @@ def test_a_commit_with_due_work_is_one_notification_without_content(ear: Ear) ->
         assert ear.heard() == []
 
     assert ear.heard() == [""]
+
+
+class Pauses:
+    """Stands in for the `time` of the sender, whose pauses last until the test ends them."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    def __init__(self) -> None:
+        self.lengths: list[float] = []
+        self._begun = threading.Semaphore(0)
+        self._ended = threading.Semaphore(0)
+
+    def sleep(self, seconds: float) -> None:
+        self.lengths.append(seconds)
+        self._begun.release()
+        self._ended.acquire(timeout=LONGEST_WAIT_SECONDS)
+
+    def await_one(self) -> None:
+        assert self._begun.acquire(timeout=LONGEST_WAIT_SECONDS), "the sender never paused"
+
+    def end_one(self) -> None:
+        self._ended.release()
+
+
+@pytest.mark.conformance(170)
+def test_after_each_wake_up_the_sender_pauses_50_ms_and_sends_what_came_meanwhile_as_one(
+    ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until(lambda: wakeups._sender._thread is None, "the sender has been idle for a while")
+    monkeypatch.setattr(wakeups, "time", pauses := Pauses())
+
+    enqueue()
+    pauses.await_one()
+    assert ear.heard_by_now() == [""]
+    for _ in range(3):
+        enqueue()
+    assert ear.heard_by_now() == []
+    pauses.end_one()
+    pauses.await_one()
+    assert ear.heard_by_now() == [""]
+    pauses.end_one()
+
+    assert pauses.lengths == [0.05, 0.05]
 
 
 @pytest.mark.conformance(170)

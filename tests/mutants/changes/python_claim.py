@@ -177,6 +177,17 @@ MUTANTS = (
         killed_by=("test_listener.py::test_a_wake_up_that_cannot_be_sent_harms_no_enqueue",),
     ),
     Mutant(
+        name="wakeup-without-a-pause",
+        file="wakeups.py",
+        old="_SPACING_SECONDS: Final = 0.05",
+        new="_SPACING_SECONDS: Final = 0.0",
+        breaks="at most one wake-up every 50 ms for each database (contract 7: coalesced)",
+        killed_by=(
+            "test_listener.py"
+            "::test_after_each_wake_up_the_sender_pauses_50_ms_and_sends_what_came_meanwhile_as_one",
+        ),
+    ),
+    Mutant(
         name="wakeup-for-every-outcome",
         file="worker/completer.py",
         old="        if isinstance(outcome, Yielded):\n            yield None\n",

@@ -72,7 +72,7 @@ MUTANTS = (
         file="policy/caps.py",
         old="_update_override(alias, scope_key, None, expected_version)",
         new="_update_override(alias, scope_key, None, None)",
-        breaks="a stale reset changes nothing (contract 6, item 131)",
+        breaks="a stale reset changes nothing (item 131)",
         killed_by=("test_policy.py::test_a_stale_reset_changes_nothing",),
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS = (
         file="management/commands/tenantfair_caps.py",
         old='policy.reset_override(tenant_id, expected_version=options["expected_version"], using=alias)',
         new="policy.reset_override(tenant_id, using=alias)",
-        breaks="`tenantfair_caps reset --expected-version` compares (contract 6, item 131)",
+        breaks="`tenantfair_caps reset --expected-version` compares (item 131)",
         killed_by=("test_commands_caps.py::test_a_stale_version_of_an_override_exits_1_and_changes_nothing",),
     ),
     Mutant(

@@ -162,7 +162,7 @@ MUTANTS = (
         after="def cancel(",
         old="return None",
         new="raise RunNotActive(run.run_id, state)",
-        breaks="a second cancel is a success that changes nothing (contract 4, item 176)",
+        breaks="a second cancel is a success that changes nothing (item 176)",
         killed_by=("test_runs_races.py::test_of_two_cancels_one_takes_effect_and_both_return_what_it_left",),
     ),
     Mutant(

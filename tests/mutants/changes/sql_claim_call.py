@@ -70,7 +70,7 @@ MUTANTS = (
         new="interval '3 seconds' THEN\n"
         "            v_patience := interval '3 seconds';\n"
         "            v_setting := set_config('lock_timeout', '3s', true);",
-        breaks="no wait of a claim is longer than 250 ms (contract 3, item 35)",
+        breaks="no wait of a claim is longer than 250 ms (item 35)",
         killed_by=(
             "test_claim_arguments.py"
             "::test_the_policy_row_is_waited_for_as_long_as_the_caller_would_and_250_ms_at_most",
@@ -81,7 +81,7 @@ MUTANTS = (
         file=CLAIM,
         old="IF v_patience = interval '0' OR v_patience > interval '250 milliseconds' THEN",
         new="IF true THEN",
-        breaks="a caller's lock_timeout below 250 ms is kept (contract 3, item 35)",
+        breaks="a caller's lock_timeout below 250 ms is kept (item 35)",
         killed_by=(
             "test_claim_arguments.py"
             "::test_the_door_is_waited_for_as_long_as_the_caller_would_and_250_ms_at_most",
@@ -92,7 +92,7 @@ MUTANTS = (
         file=CLAIM,
         old="IF v_give_up_at IS NOT NULL THEN",
         new="IF false THEN",
-        breaks="the waits at the door and at the policy row are one wait of 250 ms (contract 3, item 35)",
+        breaks="the waits at the door and at the policy row are one wait of 250 ms (item 35)",
         killed_by=(
             "test_claim_arguments.py"
             "::test_what_was_waited_at_the_door_is_taken_off_the_wait_for_the_policy_row",
@@ -313,7 +313,7 @@ MUTANTS = (
         file=CLAIM,
         old="        v_from := v_cursor;\n        IF v_walked = v_seen AND v_seen < v_chunk THEN",
         new="        v_from := v_look.position[v_seen];\n        IF v_walked = v_seen AND v_seen < v_chunk THEN",
-        breaks="what is open is planned again from the last planned position, in a fresh look (D2, D4, item 48)",
+        breaks="what is open is planned again from the last planned position, in a fresh look (item 48)",
         killed_by=(
             "test_claim_ring.py"
             "::test_scope_that_joins_ahead_under_a_plan_is_visited_when_the_call_plans_again",

@@ -12,9 +12,11 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from tenantfair import schema
+from tenantfair import runs, schema
 from tenantfair.exceptions import SchemaMismatch
 from tenantfair.models import Policy
+from tenantfair.testing import drain
+from tests import tasks_for_tests as tasks
 from tests.domains import migrate, scratch_alias, scratch_domain
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -216,6 +218,32 @@ def test_tables_made_without_migrations_get_their_triggers_and_their_policy_row(
 
         assert schema.problems(alias) == []
         assert Policy.objects.using(alias).get().policy_version == 0
+
+
+@pytest.fixture
+def unmigrated(settings: Any) -> Iterator[str]:
+    """As TEST["MIGRATE"] = False leaves it: migrations are off for `migrate` and on again for the tests."""
+    usual = settings.MIGRATION_MODULES
+    with scratch_alias("tf_shape") as found:
+        settings.MIGRATION_MODULES = {"tenantfair": None}
+        call_command("migrate", run_syncdb=True, database=found, verbosity=0)
+        settings.MIGRATION_MODULES = usual
+        yield found
+
+
+def test_a_complete_schema_without_a_recorded_migration_has_no_problem(unmigrated: str) -> None:
+    runs.enqueue(tasks.add, args=[1], tenant_id="acme", using=unmigrated)
+
+    assert [outcome.result for outcome in drain(using=unmigrated)] == [2]
+    assert schema.problems(unmigrated) == []
+    assert schema.pending_migrations(unmigrated) == []
+
+
+def test_an_incomplete_schema_without_a_recorded_migration_waits_for_all_of_them(unmigrated: str) -> None:
+    execute(unmigrated, "DROP TRIGGER tenantfair_run_updated ON tenantfair_run")
+
+    assert schema.pending_migrations(unmigrated) == schema.shipped_migrations()
+    assert schema.remedy(unmigrated).startswith("Run `manage.py migrate tenantfair")
 
 
 def test_tables_half_migrated_are_left_to_the_migrations() -> None:

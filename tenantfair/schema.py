@@ -32,6 +32,7 @@ __all__ = [
     "prepare_unmigrated",
     "problems",
     "remedy",
+    "require_postgresql",
     "shipped_migrations",
     "verify",
 ]
@@ -109,13 +110,21 @@ def verify(using: str | None = None) -> None:
         raise SchemaMismatch(found, remedy(alias))
 
 
+def require_postgresql(using: str) -> None:
+    """Raise `SchemaMismatch` where the alias `using` leads to another database; nothing is connected."""
+    found = _vendor_problems(using)
+    if found:
+        raise SchemaMismatch(found, remedy(using))
+
+
 def problems(using: str | None = None) -> list[str]:
     """Return what is wrong with the database, one sentence each: what was found and what is needed."""
-    connection = connections[using or get_settings().database]
-    if connection.vendor != "postgresql":
-        return [f"found the database vendor {connection.vendor}, need postgresql"]
-    alias = connection.alias
-    return [*_server_problems(alias), *_migration_problems(alias), *object_problems(alias)]
+    alias = using or get_settings().database
+    return _vendor_problems(alias) or [
+        *_server_problems(alias),
+        *_migration_problems(alias),
+        *object_problems(alias),
+    ]
 
 
 def object_problems(using: str) -> list[str]:
@@ -125,12 +134,22 @@ def object_problems(using: str) -> list[str]:
 
 
 def remedy(alias: str) -> str:
-    """Return the command that brings the database on `alias` to the shape this version needs."""
+    """Return what brings the database on `alias` to the shape this version needs."""
+    if _vendor_problems(alias):
+        return (
+            'Let TENANTFAIR["DATABASE"], or --database, name an alias with ENGINE'
+            ' "django.db.backends.postgresql".'
+        )
     if any(_unknown_migrations(alias)):
         return "Install the version of tenantfair that this database was migrated with."
     if pending_migrations(alias):
         return f"Run `manage.py migrate tenantfair --database={alias}`."
     return f"Run `manage.py tenantfair_doctor --reinstall --fix --database={alias}`; it names what is left."
+
+
+def _vendor_problems(alias: str) -> list[str]:
+    vendor = connections[alias].vendor
+    return [] if vendor == "postgresql" else [f"found the database vendor {vendor}, need postgresql"]
 
 
 def _server_problems(alias: str) -> Iterator[str]:

@@ -46,3 +46,17 @@ def scratch_domain(schema: str) -> Iterator[str]:
     with scratch_alias(schema) as alias:
         migrate(alias)
         yield alias
+
+
+@contextmanager
+def another_vendor() -> Iterator[str]:
+    """Yield an alias that leads to SQLite."""
+    alias = "lite"
+    connections.settings[alias] = connections.configure_settings(
+        {"default": {}, alias: {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+    )[alias]
+    try:
+        yield alias
+    finally:
+        del connections[alias]
+        del connections.settings[alias]

@@ -12,7 +12,7 @@ from django.db import connection, connections
 from django.db.backends.postgresql import psycopg_any
 
 from tenantfair import checks, policy, schema
-from tests.domains import migrate, scratch_alias, scratch_domain
+from tests.domains import another_vendor, migrate, scratch_alias, scratch_domain
 
 database = pytest.mark.django_db(transaction=True)
 
@@ -108,17 +108,12 @@ def test_the_legacy_engine_needs_no_default_cap(settings: Any) -> None:
 
 
 def test_e003_another_vendor(settings: Any) -> None:
-    connections.settings["lite"] = connections.configure_settings(
-        {"default": {}, "lite": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
-    )["lite"]
-    settings.TENANTFAIR = {**FAIR, "DATABASE": "lite"}
-    try:
-        assert list(found(["lite"])) == ["tenantfair.E003"]
-        assert schema.problems("lite") == ["found the database vendor sqlite, need postgresql"]
-        policy.restore_policy_row(using="lite")
-    finally:
-        del connections["lite"]
-        del connections.settings["lite"]
+    with another_vendor() as alias:
+        settings.TENANTFAIR = {**FAIR, "DATABASE": alias}
+
+        assert list(found([alias])) == ["tenantfair.E003"]
+        assert schema.problems(alias) == ["found the database vendor sqlite, need postgresql"]
+        policy.restore_policy_row(using=alias)
 
 
 @database

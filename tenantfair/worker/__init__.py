@@ -103,6 +103,8 @@ class Worker:
         """
         try:
             self._refuse_open_transaction()
+            # Before anything is connected: another driver cannot read what our sessions ask for.
+            schema.require_postgresql(self.plan.using)
             with self._requests:
                 return self._work() if self._prepare_patiently() else EXIT_DRAINED
         finally:

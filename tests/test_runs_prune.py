@@ -7,9 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.apps import apps
+from django.db import connection, models, transaction
 from django.db.models import ProtectedError
-from django.db.models.signals import pre_delete
+from django.db.models.signals import post_delete, pre_delete
 from django.test.utils import CaptureQueriesContext
 
 from tenantfair import runs
@@ -146,6 +147,91 @@ def test_a_protected_run_is_skipped_and_counted() -> None:
     finally:
         pre_delete.disconnect(protect, sender=Run)
     assert list(Run.objects.all()) == [finished[2]]
+
+
+@pytest.fixture
+def host_models() -> Iterator[dict[str, type[Any]]]:
+    """A model of the host for each way of its to refer to a run, by that way's name."""
+    found = {}
+    for way in ("CASCADE", "SET_NULL", "PROTECT", "RESTRICT"):
+        refers = models.ForeignKey(
+            Run, getattr(models, way), null=True, related_name=f"{way.lower()}_notes", db_index=False
+        )
+        meta = type("Meta", (), {"app_label": "sessions", "db_table": f"host_{way.lower()}"})
+        body = {"run": refers, "Meta": meta, "__module__": __name__}
+        found[way] = type(f"Host{way.title().replace('_', '')}", (models.Model,), body)
+    with connection.schema_editor() as editor:
+        for model in found.values():
+            editor.create_model(model)
+    yield found
+    with connection.schema_editor() as editor:
+        for model in found.values():
+            editor.delete_model(model)
+    for way, model in found.items():
+        del apps.all_models["sessions"][model._meta.model_name]
+        delattr(Run, f"{way.lower()}_notes")
+    apps.clear_cache()
+
+
+@pytest.fixture
+def heard() -> Iterator[list[tuple[str, int | None]]]:
+    """What signals of deletion tell the host: the class of the object and its key."""
+    told: list[tuple[str, int | None]] = []
+
+    def listen(sender: type[Any], instance: Any, **_: Any) -> None:
+        told.append((sender.__name__, instance.pk))
+
+    pre_delete.connect(listen)
+    post_delete.connect(listen)
+    yield told
+    pre_delete.disconnect(listen)
+    post_delete.disconnect(listen)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_dry_run_counts_as_the_real_one_and_the_host_hears_nothing(
+    host_models: dict[str, type[Any]], request: pytest.FixtureRequest, listens: bool
+) -> None:
+    """With listeners Django loads what it deletes, without them it need not: two ways to delete."""
+    told = request.getfixturevalue("heard") if listens else []
+    for way in host_models:
+        host_models[way].objects.create(run=run_in("completed"))
+    run_in("completed")
+    before = {way: set(model.objects.values_list("pk", "run_id")) for way, model in host_models.items()}
+
+    assert runs.prune(older_than=DAY, dry_run=True) == PruneResult(deleted=3, protected=2)
+
+    assert told == []
+    assert before == {
+        way: set(model.objects.values_list("pk", "run_id")) for way, model in host_models.items()
+    }
+    assert runs.prune(older_than=DAY) == PruneResult(deleted=3, protected=2)
+    assert {way: model.objects.filter(run__isnull=False).count() for way, model in host_models.items()} == {
+        "CASCADE": 0,
+        "SET_NULL": 0,
+        "PROTECT": 1,
+        "RESTRICT": 1,
+    }
+    assert {name for name, _ in told} == ({"Run", "HostCascade"} if listens else set())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_dry_run_knows_a_foreign_key_behind_what_cascades(
+    host_models: dict[str, type[Any]], heard: list[Any]
+) -> None:
+    held, _ = run_in("completed"), run_in("completed")
+    host_models["CASCADE"].objects.create(run=held)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE host_page (note_id bigint REFERENCES host_cascade (id))")
+        cursor.execute("INSERT INTO host_page SELECT id FROM host_cascade")
+    try:
+        assert runs.prune(older_than=DAY, dry_run=True) == PruneResult(deleted=1, protected=1)
+        assert heard == []
+        assert runs.prune(older_than=DAY) == PruneResult(deleted=1, protected=1)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE host_page")
 
 
 @pytest.mark.django_db(transaction=True)

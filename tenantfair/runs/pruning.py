@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, cast
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import ProtectedError, Q, RestrictedError
+from django.db.models import Model, ProtectedError, Q, QuerySet, RestrictedError
+from django.db.models.deletion import Collector
 
 from tenantfair.models import Run
 from tenantfair.runs import _arguments
@@ -36,8 +37,9 @@ def prune(
 
     Each batch is a transaction of its own, unless the caller has one open. What the host's models say about
     deletion holds: their CASCADE and SET_NULL are carried out, and a run that PROTECT, RESTRICT or a bare
-    foreign key holds back is skipped and counted. So are, uncounted, runs somebody has locked. A dry run
-    does the same and rolls each batch back. Partitions stay.
+    foreign key holds back is skipped and counted. Runs that somebody has locked are skipped, uncounted.
+    A dry run tries the same statements in transactions that it rolls back, since only the database knows
+    every foreign key; signals of deletion are not sent then. Partitions stay.
     """
     _arguments.delay(older_than, what="older_than")
     _arguments.count(batch_size, what="batch_size", low=1, high=_LARGEST_BATCH)
@@ -81,7 +83,13 @@ class _Pruning:
             with transaction.atomic(using=self.alias):
                 free = Run.objects.using(self.alias).filter(pk__in=keys, finished_at__lt=self.before)
                 locked = list(free.select_for_update(skip_locked=True).values_list("pk", flat=True))
-                Run.objects.using(self.alias).filter(pk__in=locked).delete()
+                going = Run.objects.using(self.alias).filter(pk__in=locked)
+                if self.dry_run:
+                    trial = _Trial(using=self.alias)
+                    trial.collect(going)
+                    trial.delete_unheard()
+                else:
+                    going.delete()
                 # Deferred foreign keys speak here, where it is known which rows they are about.
                 connections[self.alias].check_constraints()
                 if self.dry_run:
@@ -95,3 +103,26 @@ class _Pruning:
             self._delete(keys[half:])
         else:
             self.deleted += len(locked)
+
+
+class _Trial(Collector):
+    """A deletion for a transaction that is rolled back: what the host does at a deletion, it does not hear of."""
+
+    def delete_unheard(self) -> None:
+        """Delete and update what was collected, in the order of `delete()`, and send no signals."""
+        self.sort()
+        for rows in self.fast_deletes:
+            rows._raw_delete(using=self.using)
+        for (field, value), batches in self.field_updates.items():
+            for found in batches:
+                rows = (
+                    found
+                    if isinstance(found, QuerySet)
+                    else self._rows(field.model, cast("Iterable[Model]", found))
+                )
+                rows.update(**{field.name: value})
+        for model, instances in self.data.items():
+            self._rows(model, instances)._raw_delete(using=self.using)
+
+    def _rows(self, model: type[Model], instances: Iterable[Model]) -> QuerySet[Model]:
+        return model._base_manager.using(self.using).filter(pk__in=[one.pk for one in instances])

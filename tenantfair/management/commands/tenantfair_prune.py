@@ -53,7 +53,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--batch-size", type=positive, default=1000, metavar="N", help="runs per commit (default: 1000)"
         )
-        parser.add_argument("--dry-run", action="store_true", help="count only, delete nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="try and roll back: count only, delete nothing"
+        )
         add_common_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -273,10 +273,21 @@ MUTANTS = (
     Mutant(
         name="prune-dry-run-deletes",
         file="runs/pruning.py",
-        old="                if self.dry_run:\n",
-        new="                if self.dry_run and self.protected:\n",
+        old="                    transaction.set_rollback(True, using=self.alias)\n",
+        new="                    pass\n",
         breaks="a dry run deletes nothing",
         killed_by=("test_commands_prune.py::test_a_dry_run_counts_and_deletes_nothing",),
+    ),
+    Mutant(
+        name="prune-dry-run-tells-the-host",
+        file="runs/pruning.py",
+        old="                    trial.delete_unheard()\n",
+        new="                    trial.delete()\n",
+        breaks="a dry run sends no signals of deletion",
+        killed_by=(
+            "test_runs_prune.py::test_a_dry_run_counts_as_the_real_one_and_the_host_hears_nothing",
+            "test_runs_prune.py::test_a_dry_run_knows_a_foreign_key_behind_what_cascades",
+        ),
     ),
     Mutant(
         name="prune-protected-run-ends-it",

@@ -6,7 +6,7 @@ Unapplied migrations are no finding: Django reports them, and `migrate` must pas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from django.apps import AppConfig
@@ -17,7 +17,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 
 from tenantfair import schema
-from tenantfair.backend import TenantFairBackend
+from tenantfair.backend import Options, TenantFairBackend
+from tenantfair.compat import InvalidTaskBackend
 from tenantfair.conf import Settings, get_settings, require_default_cap
 from tenantfair.exceptions import ConfigurationError
 from tenantfair.models import Run
@@ -51,7 +52,8 @@ CHECKS: Final = {
         Check(
             "tenantfair.E003",
             "The database is not PostgreSQL.",
-            'Point TENANTFAIR["DATABASE"] at an alias with ENGINE "django.db.backends.postgresql".',
+            'Let TENANTFAIR["DATABASE"], TENANTFAIR["LISTEN_DATABASE"] and OPTIONS["database"] of entries of TASKS'
+            ' name aliases with ENGINE "django.db.backends.postgresql".',
         ),
         Check(
             "tenantfair.E004",
@@ -68,7 +70,7 @@ CHECKS: Final = {
             "tenantfair.E006",
             "A database router keeps tenantfair's tables off the database that its runs belong to.",
             "Let allow_migrate() accept the app label tenantfair on that alias, or change"
-            ' TENANTFAIR["DATABASE"].',
+            ' TENANTFAIR["DATABASE"] or OPTIONS["database"] of the entry of TASKS.',
         ),
         Check(
             "tenantfair.E007",
@@ -93,7 +95,7 @@ CHECKS: Final = {
         ),
         Check(
             "tenantfair.W002",
-            "Database routers send queries about tenantfair's models to another alias than its runs are in.",
+            'Database routers send queries about tenantfair\'s models to another alias than TENANTFAIR["DATABASE"].',
             "Let db_for_read() and db_for_write() return that alias for the app label tenantfair.",
         ),
     )
@@ -138,16 +140,58 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
     return []
 
 
+def _our_entries() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the alias and the parameters of each entry of TASKS that leads to tenantfair."""
+    for alias, params in getattr(django_settings, "TASKS", {}).items():
+        try:
+            backend = import_string(params["BACKEND"])
+        except (ImportError, KeyError):
+            continue  # Django's own check names it.
+        if isinstance(backend, type) and issubclass(backend, TenantFairBackend):
+            yield alias, params
+
+
+def _aliases(settings: Settings) -> list[str]:
+    """Return the aliases that hold runs: the one of the settings, then those that entries of TASKS name."""
+    found = {settings.database: None}
+    for alias, params in _our_entries():
+        try:
+            database = Options.of(params.get("OPTIONS", {}), alias).database
+        except InvalidTaskBackend:
+            continue  # E101 names it.
+        if database is not None:
+            found[database] = None
+    return list(found)
+
+
 def check_connection(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """E003 to E006, W002: the alias is one that tenantfair can work on, without asking the database."""
+    """E003 to E006, W002: the aliases are ones that tenantfair can work on, without asking the databases."""
     settings = _settings()
     if settings is None:
         return []
-    alias = settings.database
-    connection = connections[alias]
-    if connection.vendor != "postgresql":
-        return [_error("tenantfair.E003", f"the alias {alias!r} is {connection.display_name}")]
-    return [*_driver_messages(connection), *_router_messages(alias)]
+    messages = [message for alias in _aliases(settings) for message in _alias_messages(alias, settings)]
+    listening = settings.listen_database
+    if listening is not None and listening not in _aliases(settings):
+        messages += _vendor_messages(listening)
+    return messages
+
+
+def _alias_messages(alias: str, settings: Settings) -> Iterator[CheckMessage]:
+    other_vendor = list(_vendor_messages(alias))
+    if other_vendor:
+        yield from other_vendor
+        return
+    yield from _driver_messages(connections[alias])
+    if not router.allow_migrate_model(alias, Run):
+        yield _error("tenantfair.E006", f"no router allows tenantfair's tables on the alias {alias!r}")
+    # Routers can answer one alias only; whoever asks another domain names its alias.
+    if alias == settings.database:
+        yield from _router_messages(alias)
+
+
+def _vendor_messages(alias: str) -> Iterator[CheckMessage]:
+    if connections[alias].vendor != "postgresql":
+        yield _error("tenantfair.E003", f"the alias {alias!r} is {connections[alias].display_name}")
 
 
 def _driver_messages(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
@@ -162,8 +206,6 @@ def _driver_messages(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
 
 
 def _router_messages(alias: str) -> Iterator[CheckMessage]:
-    if not router.allow_migrate_model(alias, Run):
-        yield _error("tenantfair.E006", f"no router allows tenantfair's tables on the alias {alias!r}")
     for question, answer in (("read", router.db_for_read(Run)), ("write", router.db_for_write(Run))):
         if answer != alias:
             yield _warning(
@@ -173,24 +215,23 @@ def _router_messages(alias: str) -> Iterator[CheckMessage]:
 
 def check_tasks(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """W001: the framework's front door leads to tenantfair."""
-    for params in getattr(django_settings, "TASKS", {}).values():
-        try:
-            backend = import_string(params["BACKEND"])
-        except (ImportError, KeyError):
-            continue  # Django's own check names it.
-        if isinstance(backend, type) and issubclass(backend, TenantFairBackend):
-            return []
+    if any(_our_entries()):
+        return []
     return [_warning("tenantfair.W001", "no entry of TASKS uses tenantfair")]
 
 
 def check_database(
     app_configs: Sequence[AppConfig] | None, databases: Databases = None, **_: Any
 ) -> list[CheckMessage]:
-    """E004, E007 to E009: the server and the installed objects, asked of the database itself."""
+    """E004, E007 to E009: the servers and the installed objects, asked of the databases themselves."""
     settings = _settings()
-    if settings is None or settings.database not in (databases or ()):
+    if settings is None:
         return []
-    alias = settings.database
+    asked = [alias for alias in _aliases(settings) if alias in (databases or ())]
+    return [message for alias in asked for message in _database_messages(alias)]
+
+
+def _database_messages(alias: str) -> list[CheckMessage]:
     if connections[alias].vendor != "postgresql" or not router.allow_migrate_model(alias, Run):
         return []
     messages: list[CheckMessage] = []

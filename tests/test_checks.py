@@ -192,6 +192,63 @@ def test_e009_missing_triggers(domain: str) -> None:
     assert found([domain]) == {"tenantfair.E009": "trigger tenantfair_run.tenantfair_run_updated is missing"}
 
 
+def beside(settings: Any, alias: str) -> None:
+    """Name `alias` in an entry of TASKS, beside the one whose runs are where the settings say."""
+    entry = {"BACKEND": "tenantfair.backend.TenantFairBackend"}
+    settings.TASKS = {"default": entry, "gpu": {**entry, "OPTIONS": {"database": alias}}}
+
+
+def test_another_vendor_in_the_options_of_tasks(settings: Any) -> None:
+    with another_vendor() as alias:
+        beside(settings, alias)
+
+        assert found([alias]) == {"tenantfair.E003": f"the alias {alias!r} is SQLite"}
+
+
+def test_another_vendor_to_listen_on(settings: Any) -> None:
+    with another_vendor() as alias:
+        settings.TENANTFAIR = {**FAIR, "LISTEN_DATABASE": alias}
+
+        assert found() == {"tenantfair.E003": f"the alias {alias!r} is SQLite"}
+
+
+@database
+def test_routers_are_asked_about_the_options_of_tasks(settings: Any) -> None:
+    """Only where tables may be: which alias to read and write they can answer for one domain alone."""
+    with scratch_alias("tf_check") as alias:
+        beside(settings, alias)
+        settings.DATABASE_ROUTERS = [Router("default")]
+        assert found() == {}
+
+        settings.DATABASE_ROUTERS = [OnlyDefault("default")]
+        assert list(found([alias])) == ["tenantfair.E006"]
+
+
+class OnlyDefault(Router):
+    """Lets tables be on `default` alone."""
+
+    def allow_migrate(self, db: str, app_label: str, **_: Any) -> bool | None:
+        return db == "default"
+
+
+@database
+def test_the_database_in_the_options_of_tasks_is_asked_too(settings: Any) -> None:
+    with scratch_domain("tf_check") as alias:
+        beside(settings, alias)
+        assert found([alias]) == {}
+
+        execute(alias, "DROP TRIGGER tenantfair_run_updated ON tenantfair_run")
+
+        assert list(found([alias])) == ["tenantfair.E009"]
+        assert found(["default"]) == {}
+
+
+def test_options_of_tasks_that_cannot_work_are_left_to_their_own_check(settings: Any) -> None:
+    beside(settings, "nowhere")
+
+    assert found() == {}
+
+
 @database
 def test_pending_migrations_are_no_finding_so_that_migrate_can_apply_them(settings: Any) -> None:
     with scratch_alias("tf_check") as alias:

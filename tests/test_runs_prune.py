@@ -195,8 +195,8 @@ def test_a_dry_run_counts_as_the_real_one_and_the_host_hears_nothing(
 ) -> None:
     """With listeners Django loads what it deletes, without them it need not: two ways to delete."""
     told = request.getfixturevalue("heard") if listens else []
-    for way in host_models:
-        host_models[way].objects.create(run=run_in("completed"))
+    for model in host_models.values():
+        model.objects.create(run=run_in("completed"))
     run_in("completed")
     before = {way: set(model.objects.values_list("pk", "run_id")) for way, model in host_models.items()}
 

@@ -106,7 +106,7 @@ class _Pruning:
 
 
 class _Trial(Collector):
-    """A deletion for a transaction that is rolled back: what the host does at a deletion, it does not hear of."""
+    """A deletion for a transaction that is rolled back, which the host must not hear of."""
 
     def delete_unheard(self) -> None:
         """Delete and update what was collected, in the order of `delete()`, and send no signals."""

@@ -44,7 +44,7 @@ from tenantfair.exceptions import InvalidPayload, InvalidRun, InvalidTenant, Run
 from tenantfair.execution import UnknownTask, change, resolve, task_errors
 from tenantfair.runs import TENANTLESS, NewRun, RunView
 from tenantfair.runs.enqueuing import create
-from tenantfair.runs.new import Tenantless
+from tenantfair.runs.new import RunDefaults, Tenantless
 from tenantfair.tenants import current_tenant, validate_tenant
 
 P = ParamSpec("P")
@@ -196,6 +196,11 @@ class TenantFairBackend(BaseTaskBackend):
         except InvalidTaskBackend as error:
             return [checks.Error(str(error), obj=self.alias, id="tenantfair.E101")]
         return []
+
+    @cached_property
+    def run_defaults(self) -> RunDefaults:
+        """What OPTIONS say of every run of this alias, however it is enqueued."""
+        return RunDefaults(database=self._checked.database, retry_limit=self._checked.retry_limit)
 
     @cached_property
     def _checked(self) -> Options:

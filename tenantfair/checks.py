@@ -52,8 +52,8 @@ CHECKS: Final = {
         Check(
             "tenantfair.E003",
             "The database is not PostgreSQL.",
-            'Let TENANTFAIR["DATABASE"], TENANTFAIR["LISTEN_DATABASE"] and OPTIONS["database"] of entries of TASKS'
-            ' name aliases with ENGINE "django.db.backends.postgresql".',
+            'Let TENANTFAIR["DATABASE"], TENANTFAIR["LISTEN_DATABASE"] and OPTIONS["database"] of entries of'
+            ' TASKS name aliases with ENGINE "django.db.backends.postgresql".',
         ),
         Check(
             "tenantfair.E004",
@@ -95,7 +95,8 @@ CHECKS: Final = {
         ),
         Check(
             "tenantfair.W002",
-            'Database routers send queries about tenantfair\'s models to another alias than TENANTFAIR["DATABASE"].',
+            "Database routers send queries about tenantfair's models to another alias than"
+            ' TENANTFAIR["DATABASE"].',
             "Let db_for_read() and db_for_write() return that alias for the app label tenantfair.",
         ),
     )

@@ -30,11 +30,13 @@ from tenantfair.compat import (
     task,
     task_backends,
 )
-from tenantfair.exceptions import InvalidPayload
+from tenantfair.exceptions import InvalidPayload, InvalidRun
 from tenantfair.models import Run
+from tenantfair.runs import NewRun
 from tenantfair.tenants import tenant
 from tenantfair.testing import drain
 from tests import tasks_for_tests as tasks
+from tests.domains import scratch_domain
 from tests.rows import sessions
 
 BACKEND = "tenantfair.backend.TenantFairBackend"
@@ -171,6 +173,38 @@ class TestEnqueue:
             (outcome,) = drain()
 
         assert outcome.result == 2
+
+
+@pytest.mark.django_db(transaction=True)
+class TestOptionsOfTheApi:
+    def test_the_options_of_a_tasks_backend_hold_for_its_runs(self) -> None:
+        with scratch_domain("tf_backend") as alias:
+            options = {"retry_limit": 7, "database": alias}
+            with with_backends(default={}, gpu={"OPTIONS": options}):
+                task = tasks.fail.using(backend="gpu")
+                one = runs.enqueue(task, tenant_id="acme")
+                (many,) = runs.enqueue_many([NewRun(task=task, tenant_id="acme")])
+                told = runs.enqueue(task, tenant_id="acme", retry_limit=1, using="default")
+
+                assert [runs.get(each, using=alias).retry_limit for each in (one, many)] == [7, 7]
+                assert runs.get(told).retry_limit == 1
+                assert Run.objects.count() == 1
+                assert task.get_backend().get_result(str(one)).id == str(one)
+
+    def test_runs_of_several_databases_are_not_enqueued_together(self) -> None:
+        with scratch_domain("tf_backend") as alias:
+            with with_backends(default={}, gpu={"OPTIONS": {"database": alias}}):
+                both = [
+                    NewRun(task=tasks.add.using(backend=name), tenant_id="acme")
+                    for name in ("default", "gpu")
+                ]
+                with pytest.raises(InvalidRun, match=f"default, {alias}"):
+                    runs.enqueue_many(both)
+                assert (Run.objects.count(), Run.objects.using(alias).count()) == (0, 0)
+
+                runs.enqueue_many(both, using=alias)
+
+            assert (Run.objects.count(), Run.objects.using(alias).count()) == (0, 2)
 
 
 @pytest.mark.django_db

@@ -2,7 +2,7 @@
 
 Anybody: `enqueue`, `enqueue_many`, `get`, `cancel`, `interrupt`, `signal`, `retry`, `prune`. The holder of a
 lease: `heartbeat`, `checkpoint`, `finish`, `settle`; each of these is fenced by the lease's claim token.
-`using=None` is the database that the settings name.
+`using=None` is the database that the settings name; for an enqueue, the one of the task's backend.
 """
 
 from tenantfair.runs.enqueuing import enqueue, enqueue_many

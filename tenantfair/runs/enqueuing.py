@@ -12,7 +12,7 @@ from django.db import connections, transaction
 
 from tenantfair import wakeups
 from tenantfair.exceptions import RunExists
-from tenantfair.runs import _arguments, _copying
+from tenantfair.runs import _copying
 from tenantfair.runs.new import Columns, NewRun, Preparation, Tenantless
 from tenantfair.sql import load
 
@@ -31,9 +31,10 @@ def enqueue(
 ) -> UUID:
     """Create one run of `task` and return its id.
 
-    It takes part in the caller's transaction: others see it if and only if that commits. Raises
-    `InvalidTenant`, `InvalidPayload` or `InvalidRun` before anything is written, and `RunExists` when
-    `run_id` is taken; the caller's transaction stays usable in every case.
+    It takes part in the caller's transaction: others see it if and only if that commits. Without `using` it
+    goes where the task's backend keeps its runs. Raises `InvalidTenant`, `InvalidPayload` or `InvalidRun`
+    before anything is written, and `RunExists` when `run_id` is taken; the caller's transaction stays usable
+    in every case.
     """
     new = NewRun(
         task=task,
@@ -50,8 +51,9 @@ def enqueue(
 
 def create(new: NewRun, *, using: str | None = None) -> tuple[UUID, datetime]:
     """Do what `enqueue` does, and return the run's id and the time it was enqueued at."""
-    alias = _arguments.database(using)
-    columns = Preparation().columns(new)
+    preparation = Preparation()
+    columns = preparation.columns(new)
+    alias = preparation.database(using)
     enqueued_at = _insert(alias, columns)
     wakeups.request(alias, due=[columns.run_after or columns.delay])
     return columns.run_id, enqueued_at
@@ -61,13 +63,14 @@ def enqueue_many(runs: Iterable[NewRun], *, using: str | None = None) -> list[UU
     """Create all of `runs` or none of them, and return their ids in the same order.
 
     All are checked before the first is written. `RunExists` names one id that is taken or given twice.
+    Without `using` all tasks must belong to one database, for there is one transaction; else `InvalidRun`.
     """
     preparation = Preparation()
     prepared = [preparation.columns(new) for new in runs]
     ids = [columns.run_id for columns in prepared]
     if len(set(ids)) < len(ids):
         raise RunExists(Counter(ids).most_common(1)[0][0])
-    alias = _arguments.database(using)
+    alias = preparation.database(using)
     if prepared:
         with _copying.duplicates_as_run_exists(), transaction.atomic(using=alias):
             _copying.copy(alias, prepared)

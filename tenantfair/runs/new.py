@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -33,9 +33,16 @@ class Tenantless(Enum):
 TENANTLESS: Final = Tenantless.TENANTLESS
 
 
+class RunDefaults(NamedTuple):
+    """What a task's backend says of its runs, as its `run_defaults`; None leaves it to the settings."""
+
+    database: str | None = None
+    retry_limit: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewRun:
-    """One run to enqueue. What is None comes from the task, then from the settings.
+    """One run to enqueue. What is None comes from the task and its backend, then from the settings.
 
     `run_after` is an aware datetime, or a timedelta counted from the database's clock. `retry_limit` is the
     number of attempts that may fail before the run fails.
@@ -73,6 +80,8 @@ class _Known(NamedTuple):
     path: str
     queue: str
     backend: str
+    retry_limit: int
+    database: str
 
 
 class Preparation:
@@ -86,11 +95,10 @@ class Preparation:
 
     def columns(self, new: NewRun) -> Columns:
         """Return the row for `new`; `InvalidRun`, `InvalidTenant` or `InvalidPayload` says what is wrong."""
-        task, path, queue, backend = self._tasks.get(id(new.task)) or self._known(new.task)
+        task, path, queue, backend, limit, _ = self._tasks.get(id(new.task)) or self._known(new.task)
         after = task.run_after if new.run_after is None else new.run_after
         if new.queue_name is not None:
-            queue = _queue(task, new.queue_name)
-        limit = self._settings.retry_limit
+            queue = _queue(task, new.queue_name, task.get_backend().queues)
         if new.retry_limit is not None:
             limit = _arguments.count(new.retry_limit, what="retry_limit", low=0, high=32_767)
         args, kwargs = self._payload(new.args, new.kwargs)
@@ -106,12 +114,35 @@ class Preparation:
             *_arguments.due(after, what="run_after"),
         )
 
+    def database(self, using: str | None) -> str:
+        """Return `using`, else the alias that holds the runs of all tasks met; `InvalidRun` for several."""
+        if using is not None:
+            return using
+        found = {known.database for known in self._tasks.values()} or {self._settings.database}
+        if len(found) > 1:
+            raise InvalidRun(
+                f"the tasks belong to several databases ({', '.join(sorted(found))}): enqueue those of each"
+                " database by a call of its own, or name one by using="
+            )
+        return found.pop()
+
     def _known(self, task: object) -> _Known:
         if not isinstance(task, Task):
             raise InvalidRun(f"only a Task object can be enqueued, not {type(task).__name__}")
         _require_findable(task)
-        backend = _arguments.label(task.backend, what="backend")
-        known = _Known(task, task.module_path, _queue(task, task.queue_name), backend)
+        alias = _arguments.label(task.backend, what="backend")
+        backend = task.get_backend()
+        queue = _queue(task, task.queue_name, backend.queues)
+        said = getattr(backend, "run_defaults", None)
+        database, limit = said if isinstance(said, RunDefaults) else (None, None)
+        known = _Known(
+            task,
+            task.module_path,
+            queue,
+            alias,
+            self._settings.retry_limit if limit is None else limit,
+            database or self._settings.database,
+        )
         self._tasks[id(task)] = known
         return known
 
@@ -159,9 +190,8 @@ def _require_findable(task: AnyTask) -> None:
         raise InvalidRun(f"there is no Task object at {task.module_path!r:.200}")
 
 
-def _queue(task: AnyTask, name: object) -> str:
+def _queue(task: AnyTask, name: object, queues: Container[str]) -> str:
     checked = _arguments.label(name, what="queue_name")
-    queues = task.get_backend().queues
     if queues and checked not in queues:
         raise InvalidRun(f"queue {checked!r} is not one of the QUEUES of backend {task.backend!r}")
     return checked

@@ -18,8 +18,9 @@ from tenantfair.exceptions import InvalidRun
 from tenantfair.models import Partition, Run, Schedule
 from tenantfair.runs import PruneResult
 from tenantfair.runs.views import database_now
-from tests.factories import FINISHED, LONG_AGO, STATES, run_in
-from tests.rows import assert_exact, sessions
+from tests.factories import FINISHED, LONG_AGO, STATES, claimed_lease, run_in
+from tests.rows import assert_exact, result, sessions
+from tests.threads import in_django_thread
 
 DAY = timedelta(days=1)
 
@@ -130,6 +131,21 @@ def test_pruning_inside_a_transaction_leaves_it_usable() -> None:
         assert runs.prune(older_than=DAY) == PruneResult(1, 1)
     assert list(Run.objects.all()) == [kept]
     connection.check_constraints()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pruning_inside_a_transaction_holds_no_count(notes: str) -> None:
+    """What that transaction has enqueued is counted at its commit, as ever."""
+    lease = claimed_lease()
+    finished = [run_in("completed") for _ in range(2)]
+    refer(finished[0])
+    with transaction.atomic():
+        run_in("scheduled")
+        assert runs.prune(older_than=DAY) == PruneResult(1, 1)
+        outcome = runs.Completed(lease, 1)
+        assert result(in_django_thread(lambda: runs.settle([outcome]))).accepted == {lease.run_id}
+    with sessions() as connect:
+        assert_exact(connect())
 
 
 @pytest.mark.django_db

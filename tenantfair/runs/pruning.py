@@ -14,6 +14,7 @@ from django.db.models.deletion import Collector
 from tenantfair.models import Run
 from tenantfair.runs import _arguments
 from tenantfair.runs.views import database_now
+from tenantfair.sql import load
 
 _LARGEST_BATCH: Final = 10_000
 
@@ -91,7 +92,8 @@ class _Pruning:
                 else:
                     going.delete()
                 # Deferred foreign keys speak here, where it is known which rows they are about.
-                connections[self.alias].check_constraints()
+                with connections[self.alias].cursor() as cursor:
+                    cursor.execute(load("check_host_constraints"))
                 if self.dry_run:
                     transaction.set_rollback(True, using=self.alias)
         except (ProtectedError, RestrictedError, IntegrityError):

@@ -15,7 +15,7 @@ TenantFairError
 ├── StaleVersion                compare-and-set lost; nothing changed
 ├── RunNotFound                 no run has this id
 ├── RunExists                   a run with this id is already there; nothing was written
-├── RunBusy                     another session holds the run's row
+├── RunBusy                     another session holds the run's row, or its tenant's count
 ├── RunNotActive                the run's state does not allow the operation
 └── StaleClaim                  the fence was lost; nothing was written
 """
@@ -129,7 +129,7 @@ class RunExists(TenantFairError):
 
 
 class RunBusy(TenantFairError):
-    """Another session holds the run's row; nothing was changed, try again."""
+    """Another session holds the run's row, or its tenant's count; nothing was changed, try again."""
 
     def __init__(self, run_id: UUID) -> None:
         self.run_id = run_id

@@ -135,8 +135,9 @@ def _change(run_id: UUID | str, using: str | None, decide: Decision) -> RunView:
 
 
 def _change_once(run_id: UUID, alias: str, decide: Decision) -> RunView:
+    alone = not _statements.in_transaction(alias)
     with transaction.atomic(using=alias):
-        run, now = _locked(run_id, alias)
+        run, now = _locked(run_id, alias, alone=alone)
         changes = decide(run, state_of(run, now=now), now)
         only = Run.objects.using(alias).filter(pk=run.pk)
         if changes is not None:
@@ -149,13 +150,18 @@ def _change_once(run_id: UUID, alias: str, decide: Decision) -> RunView:
     return found
 
 
-def _locked(run_id: UUID, alias: str) -> tuple[Run, datetime]:
-    """Return the run, locked, and the clock; the caller's own lock_timeout is in force again afterwards."""
+def _locked(run_id: UUID, alias: str, *, alone: bool) -> tuple[Run, datetime]:
+    """Return the run, locked, and the clock.
+
+    The caller's own lock_timeout is in force again afterwards. Where the transaction is ours `alone`, its
+    commit is bounded, too: it may meet a transaction that holds the tenant's count.
+    """
     with connections[alias].cursor() as cursor:
         cursor.execute(load("bound_lock_wait"))
-        before = cursor.fetchone()[0]
+        before, bounded = cursor.fetchone()
         run = Run.objects.using(alias).select_for_update(no_key=True).filter(run_id=run_id).first()
-        cursor.execute("SELECT set_config('lock_timeout', %s::text, true), clock_timestamp()", [before])
+        after = bounded if alone else before
+        cursor.execute("SELECT set_config('lock_timeout', %s::text, true), clock_timestamp()", [after])
         now = cursor.fetchone()[1]
     if run is None:
         raise RunNotFound(run_id)

@@ -27,12 +27,14 @@ from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.listener import Listener
 from tests import tasks_for_tests
 from tests.domains import scratch_domain
-from tests.factories import LONG_AGO, claimed_lease, policy_in_force, run_in
+from tests.factories import LONG_AGO, claimed_lease, lease_of, policy_in_force, run_in
 from tests.rows import Session, connect, in_background, sessions
 from tests.threads import LONGEST_WAIT_SECONDS
 from tests.worker_parts import NEVER, running, store, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+ERROR = {"exception_class_path": "builtins.ValueError", "traceback": "ValueError: no"}
 
 
 class Ear:
@@ -136,6 +138,48 @@ def test_an_enqueue_outside_a_transaction_notifies(ear: Ear) -> None:
     enqueue()
 
     assert ear.heard() == [""]
+
+
+DUE_AT_ONCE: dict[str, Callable[[Lease], runs.Outcome]] = {
+    "yielded": runs.Yielded,
+    "a retry without delay": lambda lease: runs.Retry(lease, ERROR, timedelta(0)),
+    "snoozed for no time": lambda lease: runs.Snoozed(lease, delay=timedelta(0)),
+    "snoozed until a past time": lambda lease: runs.Snoozed(lease, LONG_AGO),
+    "waiting with a signal pending": runs.Waiting,
+}
+DUE_LATER_OR_NEVER: dict[str, Callable[[Lease], runs.Outcome]] = {
+    "completed": lambda lease: runs.Completed(lease, 1),
+    "a retry with a delay": lambda lease: runs.Retry(lease, ERROR, timedelta(hours=1)),
+    "snoozed": lambda lease: runs.Snoozed(lease, delay=timedelta(hours=1)),
+    "waiting": lambda lease: runs.Waiting(lease, consumed=1),
+    "released": lambda lease: runs.Released(lease, started=True),
+    "returned": lambda lease: runs.Released(lease, started=False),
+    "abandoned": lambda lease: runs.Abandoned(lease, "x"),
+}
+
+
+@pytest.mark.conformance(170)
+@pytest.mark.parametrize("make", DUE_AT_ONCE.values(), ids=DUE_AT_ONCE.keys())
+def test_an_outcome_that_is_due_again_at_once_notifies(
+    make: Callable[[Lease], runs.Outcome], ear: Ear
+) -> None:
+    lease = claimed_lease(pending_signals=["a"])
+    with transaction.atomic():
+        assert runs.settle([make(lease)]).accepted == {lease.run_id}
+        assert ear.heard() == []
+
+    assert ear.heard() == [""]
+
+
+@pytest.mark.conformance(170)
+@pytest.mark.parametrize("make", DUE_LATER_OR_NEVER.values(), ids=DUE_LATER_OR_NEVER.keys())
+def test_an_outcome_that_is_not_due_or_given_back_notifies_nobody(
+    make: Callable[[Lease], runs.Outcome], ear: Ear
+) -> None:
+    lease = claimed_lease(pending_signals=["a"])
+    assert runs.settle([make(lease)]).accepted == {lease.run_id}
+
+    assert ear.heard() == []
 
 
 @pytest.mark.conformance(170)

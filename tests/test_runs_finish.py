@@ -421,13 +421,45 @@ def test_values_the_database_refuses_end_their_own_run_failed(monkeypatch: pytes
     assert "refused" in run.errors[0]["traceback"]
 
 
+@pytest.mark.parametrize("sqlstate", ["TF001", "55000", "XX000", "21000", "P0001", "23514"])
+def test_what_a_trigger_of_the_hosts_refuses_for_its_result_ends_its_own_run_failed(sqlstate: str) -> None:
+    leases = [claimed_lease() for _ in range(3)]
+    with connection.cursor() as cursor:
+        cursor.execute(f"""
+            CREATE FUNCTION pg_temp.refuse() RETURNS trigger LANGUAGE plpgsql AS
+                $$ BEGIN RAISE EXCEPTION 'not this' USING ERRCODE = '{sqlstate}'; END $$;
+            CREATE TRIGGER host_refuses BEFORE UPDATE ON tenantfair_run FOR EACH ROW
+                WHEN (NEW.result = '"bad"') EXECUTE FUNCTION pg_temp.refuse();
+        """)
+    batch = [runs.Completed(lease, value) for lease, value in zip(leases, [1, "bad", 2], strict=True)]
+    assert runs.finish(batch) == {lease.run_id for lease in leases}
+    assert [runs.get(lease.run_id).state for lease in leases] == ["completed", "failed", "completed"]
+
+
+def test_a_value_that_raises_while_it_is_read_ends_its_own_run_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def encode(value: object, what: str) -> str:
+        if value == "bad":
+            raise RuntimeError("dictionary changed size during iteration")
+        return "1"
+
+    monkeypatch.setattr(payloads, "encode", encode)
+    leases = [claimed_lease() for _ in range(2)]
+    batch = [runs.Completed(leases[0], "bad"), runs.Completed(leases[1], "good")]
+    assert runs.finish(batch) == {lease.run_id for lease in leases}
+    assert [runs.get(lease.run_id).state for lease in leases] == ["failed", "completed"]
+    assert runs.get(leases[0].run_id).errors[0]["exception_class_path"] == "builtins.RuntimeError"
+
+
 def test_the_last_resort_is_fenced_too() -> None:
     """A fence that is lost between the refusal and the last resort."""
     lease = claimed_lease()
     Run.objects.filter(run_id=lease.run_id).update(claim_token=uuid.uuid4())
     before = snapshot(lease.run_id)
     with connection.cursor() as cursor:
-        cursor.execute(load("fail_run"), {"run_id": lease.run_id, "claim_token": lease.claim_token})
+        params = {"run_id": lease.run_id, "claim_token": lease.claim_token, "bounded": False}
+        cursor.execute(load("fail_run"), params)
         assert cursor.fetchall() == []
     assert snapshot(lease.run_id) == before
 

@@ -9,7 +9,7 @@ from django.db import connection
 
 from tenantfair import runs
 from tenantfair.runs._writes import write
-from tenantfair.runs.finishing import _COLUMNS, _statement
+from tenantfair.runs.finishing import _statement
 from tenantfair.sql import load
 from tests.factories import claimed_lease
 
@@ -35,8 +35,8 @@ def test_holders_never_scan_the_table(number: int) -> None:
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE tenantfair_run")
     row = write(runs.Completed(lease, 1))
-    finish = {name: [getattr(row, name)] * number for name in _COLUMNS}
-    _, complete = _statement([row] * number)
+    _, finish = _statement([write(runs.Yielded(lease))] * number, bounded=True)
+    _, complete = _statement([row] * number, bounded=True)
     heartbeat = {name: [getattr(lease, name)] * number for name in ("run_id", "claim_token")}
     checkpoint = {"run_id": row.run_id, "claim_token": row.claim_token, "checkpoint_seq": 0, "state": "1"}
     for name, params in (

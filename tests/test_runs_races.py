@@ -252,6 +252,100 @@ def test_finish_gives_a_row_up_that_stays_locked(other: Session, monkeypatch: py
     assert runs.finish([runs.Completed(lease, 1)]) == set()
 
 
+def hold_count(session: Session, tenant: str) -> None:
+    """Move the count of a tenant, fold at once, and so hold it: as `policy.inspect` in a transaction does."""
+    session.execute(
+        "INSERT INTO tenantfair_run (tenant_id, task_path, status) VALUES (%s, 'x', 'waiting')", [tenant]
+    )
+    session.execute("SELECT tenantfair_fold()")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda lease: runs.Completed(lease, 1), lambda lease: runs.Failed(lease, ERROR)],
+    ids=["completed", "failed"],
+)
+def test_a_held_count_strands_no_other_tenant_and_makes_its_own_busy(
+    make: Callable[[Lease], runs.Outcome], other: Session
+) -> None:
+    held = [claimed_lease(tenant_id="held") for _ in range(2)]
+    free = [claimed_lease(tenant_id=tenant) for tenant in ("a", "b")]
+    hold_count(other, "held")
+    batch = [make(lease) for lease in (held[0], free[0], held[1], free[1])]
+    settled = result(in_django_thread(lambda: runs.settle(batch)))
+    assert settled.accepted == {lease.run_id for lease in free}
+    assert settled.busy == settled.blocked == {lease.run_id for lease in held}
+    other.execute("ROLLBACK")
+    settled = runs.settle(batch)
+    assert (settled.accepted, settled.busy) == ({lease.run_id for lease in held}, set())
+
+
+def test_the_last_resort_waits_for_no_held_count_either(
+    other: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payloads, "encode", lambda value, what: '"\\u0000"')
+    lease = claimed_lease(tenant_id="held")
+    hold_count(other, "held")
+    settled = result(in_django_thread(lambda: runs.settle([runs.Completed(lease, 1)])))
+    assert settled.blocked == {lease.run_id}
+    other.execute("ROLLBACK")
+    assert runs.finish([runs.Completed(lease, 1)]) == {lease.run_id}
+    assert runs.get(lease.run_id).state == "failed"
+
+
+def test_the_last_resort_waits_for_no_locked_row(other: Session) -> None:
+    lease = claimed_lease()
+    hold(other, lease.run_id)
+    params = {"run_id": lease.run_id, "claim_token": lease.claim_token, "bounded": True}
+    found = result(in_django_thread(lambda: _statements.rows("default", finishing.load("fail_run"), params)))
+    assert found == [(lease.run_id, False, False)]
+    assert runs.get(lease.run_id).state == "claimed"
+
+
+def test_finish_tries_what_was_blocked_one_by_one(other: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that a trigger of the host's waits for may be about one run of many."""
+    monkeypatch.setattr(finishing, "_BUSY_SECONDS", 1.0)
+    leases = [claimed_lease(args=[number]) for number in range(3)]
+    other.execute("SELECT pg_advisory_xact_lock(4712)")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_advisory_xact_lock(4712); RETURN NEW; END $$;"
+            " CREATE TRIGGER gate BEFORE UPDATE ON tenantfair_run FOR EACH ROW"
+            " WHEN (NEW.args = '[1]') EXECUTE FUNCTION gate()"
+        )
+    try:
+        accepted = result(
+            in_django_thread(lambda: runs.finish([runs.Completed(found, 1) for found in leases]))
+        )
+    finally:
+        other.execute("ROLLBACK")
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION gate() CASCADE")
+    assert accepted == {leases[0].run_id, leases[2].run_id}
+
+
+@pytest.mark.parametrize("kind", [runs.Yielded, lambda lease: runs.Completed(lease, 1)])
+def test_an_outcome_leaves_the_lock_timeout_of_the_callers_transaction(kind: Any) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL lock_timeout = '7s'")
+        assert runs.finish([kind(lease := claimed_lease())]) == {lease.run_id}
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("7s",)
+
+
+@pytest.mark.parametrize("state", ["queued", "claimed"])
+def test_a_cancel_of_a_tenant_whose_count_is_held_is_busy(state: str, other: Session) -> None:
+    run = run_in(state, tenant_id="held")
+    before = snapshot(run)
+    hold_count(other, "held")
+    with pytest.raises(RunBusy):
+        result(in_django_thread(lambda: runs.cancel(run.run_id)))
+    assert snapshot(run) == before
+    other.execute("ROLLBACK")
+    assert runs.cancel(run.run_id).state == "cancelled"
+
+
 @pytest.mark.conformance(120)
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_cancel_that_comes_first_wins_if_it_commits(commits: bool, other: Session) -> None:

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from tenantfair import payloads
 from tenantfair.claim.base import Lease
-from tenantfair.exceptions import InvalidPayload
 from tenantfair.runs import _arguments
 from tenantfair.runs.outcomes import (
     UNSET,
@@ -62,7 +61,7 @@ def write(outcome: Outcome) -> Write:
     lease = outcome.lease
     try:
         return _exact(outcome)
-    except InvalidPayload as error:
+    except Exception as error:  # InvalidPayload; or whatever a value of the host's raises while it is read
         return _row(lease, "failed", error=_error(payloads.error_record(error)))
 
 

@@ -1,5 +1,6 @@
 -- Records a mixed batch of outcomes, each fenced on its own, and says of each whether it was accepted or is
--- busy: its fence holds, but another session has the row locked. What is neither has lost its fence.
+-- busy: its fence holds, but another session has the row locked. What is neither has lost its fence. Also
+-- whether the run is due again at once, so that workers should be woken.
 --
 -- Rows are locked SKIP LOCKED, so one open transaction on one run strands none of its neighbours and two
 -- batches never wait for each other. Markers (tenant_admitted_at) are kept by yielding and releasing, and
@@ -32,7 +33,20 @@ WITH outcome AS MATERIALIZED (
     )
 ),
 clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now
+    SELECT
+        clock_timestamp() AS now,
+        -- Nor is a lock waited for at the commit, where the counts move: 250 ms, or less if the session says so.
+        CASE
+            WHEN %(bounded)s::boolean THEN set_config(
+                'lock_timeout',
+                CASE
+                    WHEN current_setting('lock_timeout')::interval BETWEEN interval '1 ms' AND interval '250 ms'
+                        THEN current_setting('lock_timeout')
+                    ELSE '250ms'
+                END,
+                true
+            )
+        END AS lock_timeout
 ),
 -- step is the kind after the two decisions that need the row: a retry past the limit fails, a wait that
 -- already has its signal is woken.
@@ -128,11 +142,15 @@ accepted AS (
     FROM held
     CROSS JOIN clock
     WHERE run.id = held.id
-    RETURNING run.run_id
+    RETURNING
+        run.run_id,
+        -- A worker that gives a run back leaves it to the next poll, wherever that is.
+        run.wake_at <= clock.now AND held.step NOT IN ('released', 'returned') AS is_due
 )
 SELECT
     outcome.run_id,
-    accepted.run_id IS NOT NULL AS is_accepted
+    accepted.run_id IS NOT NULL AS is_accepted,
+    coalesce(accepted.is_due, FALSE) AS is_due
 FROM outcome
 LEFT JOIN accepted
     ON accepted.run_id = outcome.run_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -341,7 +342,7 @@ def test_an_attempt_that_leaves_no_outcome_is_one_failure(monkeypatch: pytest.Mo
     assert running.stop(5)
 
 
-def test_an_observer_that_fails_spoils_nothing() -> None:
+def test_an_observer_that_fails_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:
     run = queue("thread_name")
 
     def fail(event: str, **facts: Any) -> None:
@@ -349,6 +350,7 @@ def test_an_observer_that_fails_spoils_nothing() -> None:
 
     assert run_until_idle(on_event=fail) == EXIT_DRAINED
     assert runs.get(run.run_id).state == "completed"
+    assert not [record for record in caplog.records if record.levelno == logging.CRITICAL]
 
 
 def test_the_health_file_is_kept_fresh(tmp_path: Path) -> None:

@@ -4,6 +4,10 @@ An outcome is stored at once when no other task runs. Else the thread waits for 
 statement, as long as they come in quick succession: 0.5 ms after the last one, 2 ms after the first, or when
 the last running task has ended, it stores what there is. A failed statement is repeated with the same tokens
 until the database has answered: a claim that is still ours is then accepted, any other refused.
+
+Nobody's open transaction keeps outcomes of others waiting. One whose row is locked is tried again among them.
+Where a tenant's count is held, one outcome of that tenant is tried alone, in turn with all others, until it
+passes.
 """
 
 from __future__ import annotations
@@ -12,15 +16,15 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
 from django.db import Error, connections
 
-from tenantfair import metrics, runs, wakeups
-from tenantfair.runs import Failed, Outcome, Retry, Snoozed, Yielded
+from tenantfair import metrics, runs
+from tenantfair.runs import Outcome, Retry
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.database import WorkerConnections
@@ -41,11 +45,9 @@ _RELEASES: Final = {
     "waiting": "waiting",
     "abandoned": "abandoned",
 }
-# For an outcome that cannot be put into a statement at all.
-_UNSTORABLE: Final = {
-    "exception_class_path": "tenantfair.exceptions.TenantFairError",
-    "traceback": "the outcome of this attempt could not be stored",
-}
+_READ_ONLY: Final = "25006"
+# A session that fails again and again is replaced, whatever the driver thinks of it.
+_FAILURES_PER_SESSION: Final = 3
 
 Report = Callable[..., None]
 
@@ -57,6 +59,11 @@ class _Pending:
     seconds: float
     not_before: float = 0.0
     tries: int = field(default=0)
+    blocked: bool = False
+
+    @property
+    def tenant_id(self) -> str | None:
+        return self.holding.lease.tenant_id
 
 
 class Completer:
@@ -85,6 +92,8 @@ class Completer:
         self._waiting = False
         self._stopping = False
         self._failures = 0
+        # Whose turn it is when both are due: a blocked outcome, or all others.
+        self._blocked_next = False
 
     def put(self, holding: Holding, outcome: Outcome, seconds: float) -> None:
         """Store `outcome` of a holding whose task has ended after `seconds`; returns at once.
@@ -111,7 +120,15 @@ class Completer:
         """Store outcomes until `stop()`."""
         with self._connections.own():
             while batch := self._next_batch():
-                self._settle(batch)
+                try:
+                    self._settle(batch)
+                except Exception:  # the last resort: without this thread no outcome is ever stored again
+                    logger.critical(
+                        "The completer failed",
+                        exc_info=True,
+                        extra={"event": "completer_failed", "worker_id": self._worker_id},
+                    )
+                    self._keep(batch)
 
     def _next_batch(self) -> list[_Pending]:
         """Wait for outcomes that may be tried now; an empty list once stopped.
@@ -142,12 +159,21 @@ class Completer:
             self._changed.wait(min(_SUCCESSION_SECONDS, left))
 
     def _take(self) -> list[_Pending]:
+        """Take a batch of what is due; in turn with it, a blocked outcome alone."""
         now = time.monotonic()
+        due = [pending for pending in self._queue if pending.not_before <= now]
+        blocked = [pending for pending in due if pending.blocked]
+        if blocked and (self._blocked_next or len(blocked) == len(due)):
+            self._blocked_next = False
+            self._queue.remove(blocked[0])
+            return blocked[:1]
+        self._blocked_next = True
         batch: dict[UUID, _Pending] = {}
         rest: deque[_Pending] = deque()
         for pending in self._queue:
             run_id = pending.holding.lease.run_id
-            if pending.not_before <= now and len(batch) < _LONGEST_BATCH and run_id not in batch:
+            takes = pending.not_before <= now and not pending.blocked
+            if takes and len(batch) < _LONGEST_BATCH and run_id not in batch:
                 batch[run_id] = pending
             else:
                 rest.append(pending)
@@ -158,18 +184,13 @@ class Completer:
         alias = self._connections.alias
         try:
             settlement = runs.settle([pending.outcome for pending in batch], using=alias)
-        except Error as error:
+        except Exception as error:  # a host's backend may raise what it likes while it connects
             self._fail(batch, error)
-            return
-        except Exception as error:  # the last resort: no outcome may take its neighbours or this thread along
-            self._isolate(batch, error)
             return
         self._failures = 0
         accepted = [pending for pending in batch if pending.holding.lease.run_id in settlement.accepted]
         if accepted:
             self._accept(accepted)
-        if len(accepted) == len(batch):
-            return
         for pending in batch:
             run_id = pending.holding.lease.run_id
             if run_id in settlement.accepted:
@@ -179,21 +200,32 @@ class Completer:
                 self._later(pending, backoff(pending.tries, longest=_LONGEST_PAUSE))
             else:
                 self._refuse(pending)
+        self._spread(batch, settlement.blocked)
 
-    def _fail(self, batch: Sequence[_Pending], error: Error) -> None:
+    def _spread(self, batch: Sequence[_Pending], blocked: Collection[UUID]) -> None:
+        """Let a tenant's blocked outcomes wait as long as the one that was tried, or no longer at all."""
+        for pending in batch:
+            was_blocked, pending.blocked = pending.blocked, pending.holding.lease.run_id in blocked
+            if was_blocked or pending.blocked:
+                moment = pending.not_before if pending.blocked else 0.0
+                with self._changed:
+                    for other in self._queue:
+                        if other.blocked and other.tenant_id == pending.tenant_id:
+                            other.not_before = moment
+
+    def _fail(self, batch: Sequence[_Pending], error: Exception) -> None:
         """Try again after a while; singly, at once, when the fault may lie in the batch."""
-        if self._connections.unprepare(error):
+        if isinstance(error, Error) and self._connections.unprepare(error):
             self._settle(batch)
             return
-        connection = connections[self._connections.alias]
-        usable = connection.connection is not None and connection.is_usable()
+        usable = self._is_usable(error)
         if usable and len(batch) > 1:
             for pending in batch:
                 self._settle([pending])
             return
-        if not usable:
-            connection.close()
         self._failures += 1
+        if not usable or self._failures % _FAILURES_PER_SESSION == 0:
+            connections[self._connections.alias].close()
         metrics.increment("tenantfair_worker_events_total", event="outcome_error")
         logger.warning(
             "Outcomes of %d runs were not stored, trying again: %s",
@@ -201,32 +233,28 @@ class Completer:
             str(error).strip(),
             extra={"event": "outcome_failed", "worker_id": self._worker_id},
         )
+        self._keep(batch)
+
+    def _is_usable(self, error: Exception) -> bool:
+        """Return whether the session can store other outcomes, as far as `error` tells."""
+        connection = connections[self._connections.alias]
+        # After a failover the same name may lead to the new primary.
+        if getattr(error.__cause__, "sqlstate", None) == _READ_ONLY:
+            return False
+        return connection.connection is not None and connection.is_usable()
+
+    def _keep(self, batch: Sequence[_Pending]) -> None:
+        """Have what is still to be settled of `batch` tried again after a while, its places free."""
+        held = set(self._holdings.to_renew())
+        with self._changed:
+            queued = set(self._queue)
         pause = backoff(self._failures, longest=_LONGEST_PAUSE)
         for pending in batch:
-            if pending.holding.monitor.lost.is_set():
+            if pending.holding not in held:
                 self._holdings.drop(pending.holding)
-            else:
+            elif pending not in queued:
+                self._holdings.vacate(pending.holding)
                 self._later(pending, pause)
-
-    def _isolate(self, batch: Sequence[_Pending], error: Exception) -> None:
-        """Single out the outcome that cannot be stored, and let its run end with constants instead."""
-        if len(batch) > 1:
-            for pending in batch:
-                self._settle([pending])
-            return
-        (pending,) = batch
-        logger.error(
-            "The outcome of run %s cannot be stored",
-            pending.holding.lease.run_id,
-            exc_info=error,
-            extra=about("outcome_unstorable", pending.holding.lease, self._worker_id),
-        )
-        metrics.increment("tenantfair_worker_events_total", event="outcome_error")
-        if pending.outcome.__class__ is Failed and pending.outcome.error is _UNSTORABLE:
-            self._holdings.drop(pending.holding)  # its lease will expire
-        else:
-            pending.outcome = Failed(pending.holding.lease, _UNSTORABLE)
-            self._later(pending, 0.0)
 
     def _later(self, pending: _Pending, pause: float) -> None:
         pending.tries += 1
@@ -241,7 +269,6 @@ class Completer:
             if self._counts_releases and (reason := _RELEASES.get(outcome)) is not None:
                 metrics.increment("tenantfair_admission_releases_total", number, reason=reason)
         metrics.increment("tenantfair_task_seconds_total", sum(pending.seconds for pending in batch))
-        wakeups.request(self._connections.alias, due=_due_again(pending.outcome for pending in batch))
         if logger.isEnabledFor(logging.DEBUG):
             for pending, outcome in zip(batch, words, strict=True):
                 extra = about("run_settled", pending.holding.lease, self._worker_id) | {
@@ -261,15 +288,6 @@ class Completer:
         )
         pending.holding.monitor.lost.set()
         self._holdings.drop(pending.holding)
-
-
-def _due_again(outcomes: Iterable[Outcome]) -> Iterator[wakeups.Due]:
-    """Yield when the runs are due that go on after these outcomes, at a time that is known here."""
-    for outcome in outcomes:
-        if isinstance(outcome, Yielded):
-            yield None
-        elif isinstance(outcome, Snoozed):
-            yield outcome.delay if outcome.until is None else outcome.until
 
 
 def _word(outcome: Outcome) -> str:

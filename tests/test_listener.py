@@ -21,16 +21,16 @@ from tenantfair import runs, wakeups
 from tenantfair.backend import for_tenant
 from tenantfair.claim.base import Lease
 from tenantfair.models import Run
-from tenantfair.runs import NewRun, Outcome
+from tenantfair.runs import NewRun
 from tenantfair.worker import Worker
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.listener import Listener
 from tests import tasks_for_tests
 from tests.domains import scratch_domain
-from tests.factories import LONG_AGO, claimed_lease, lease_of, policy_in_force, run_in
+from tests.factories import LONG_AGO, claimed_lease, policy_in_force, run_in
 from tests.rows import Session, connect, in_background, sessions
 from tests.threads import LONGEST_WAIT_SECONDS
-from tests.worker_parts import NEVER, running, store, until
+from tests.worker_parts import NEVER, running, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -149,8 +149,10 @@ DUE_AT_ONCE: dict[str, Callable[[Lease], runs.Outcome]] = {
 }
 DUE_LATER_OR_NEVER: dict[str, Callable[[Lease], runs.Outcome]] = {
     "completed": lambda lease: runs.Completed(lease, 1),
+    "failed": lambda lease: runs.Failed(lease, ERROR),
     "a retry with a delay": lambda lease: runs.Retry(lease, ERROR, timedelta(hours=1)),
     "snoozed": lambda lease: runs.Snoozed(lease, delay=timedelta(hours=1)),
+    "snoozed until a later time": lambda lease: runs.Snoozed(lease, timezone.now() + timedelta(hours=1)),
     "waiting": lambda lease: runs.Waiting(lease, consumed=1),
     "released": lambda lease: runs.Released(lease, started=True),
     "returned": lambda lease: runs.Released(lease, started=False),
@@ -237,60 +239,6 @@ def test_work_that_became_due_during_its_transaction_notifies(ear: Ear) -> None:
             cursor.execute("SELECT pg_sleep(0.01)")
 
     assert ear.heard() == [""]
-
-
-ERROR = {"exception_class_path": "builtins.ValueError", "traceback": "ValueError: no"}
-LATER = timedelta(hours=1)
-
-Outcomes = Callable[[Lease], Outcome]
-NOT_DUE: dict[str, tuple[Outcomes, str]] = {
-    "complete": (lambda lease: runs.Completed(lease, 1), "completed"),
-    "fail": (lambda lease: runs.Failed(lease, ERROR), "failed"),
-    "retry": (lambda lease: runs.Retry(lease, ERROR, LATER), "scheduled"),
-    "snooze": (lambda lease: runs.Snoozed(lease, delay=LATER), "scheduled"),
-    "snooze until": (lambda lease: runs.Snoozed(lease, until=timezone.now() + LATER), "scheduled"),
-    "wait": (runs.Waiting, "waiting"),
-    "abandon": (lambda lease: runs.Abandoned(lease, "unknown"), "scheduled"),
-}
-DUE: dict[str, tuple[Outcomes, str]] = {
-    "yield": (runs.Yielded, "ready"),
-    "snooze": (lambda lease: runs.Snoozed(lease, delay=timedelta(0)), "queued"),
-    "snooze until": (lambda lease: runs.Snoozed(lease, until=LONG_AGO), "queued"),
-}
-
-
-@pytest.mark.conformance(170)
-@pytest.mark.parametrize(("outcome", "state"), NOT_DUE.values(), ids=NOT_DUE)
-def test_an_outcome_after_which_nothing_is_due_notifies_nobody(
-    ear: Ear, outcome: Outcomes, state: str
-) -> None:
-    lease = claimed_lease()
-
-    store(outcome(lease))
-
-    assert runs.get(lease.run_id).state == state
-    assert ear.heard() == []
-
-
-@pytest.mark.conformance(170)
-@pytest.mark.parametrize(("outcome", "state"), DUE.values(), ids=DUE)
-def test_an_outcome_that_leaves_its_run_due_notifies(ear: Ear, outcome: Outcomes, state: str) -> None:
-    lease = claimed_lease()
-
-    store(outcome(lease))
-
-    assert runs.get(lease.run_id).state == state
-    assert ear.heard() == [""]
-
-
-@pytest.mark.conformance(170)
-@pytest.mark.parametrize("started", [False, True])
-def test_a_release_notifies_nobody(ear: Ear, started: bool) -> None:
-    lease = claimed_lease()
-
-    assert runs.finish([runs.Released(lease, started=started)]) == {lease.run_id}
-
-    assert ear.heard() == []
 
 
 def signal(run_id: UUID) -> None:

@@ -181,35 +181,11 @@ MUTANTS = (
         file="wakeups.py",
         old="_SPACING_SECONDS: Final = 0.05",
         new="_SPACING_SECONDS: Final = 0.0",
-        breaks="at most one wake-up every 50 ms for each database (contract 7: coalesced)",
+        breaks="at most one wake-up every 50 ms for each database (coalesced)",
         killed_by=(
             "test_listener.py"
             "::test_after_each_wake_up_the_sender_pauses_50_ms_and_sends_what_came_meanwhile_as_one",
         ),
-    ),
-    Mutant(
-        name="wakeup-for-every-outcome",
-        file="worker/completer.py",
-        old="        if isinstance(outcome, Yielded):\n            yield None\n",
-        new="        if outcome:\n            yield None\n",
-        breaks="an outcome after which nothing is due wakes nobody (item 170)",
-        killed_by=("test_listener.py::test_an_outcome_after_which_nothing_is_due_notifies_nobody",),
-    ),
-    Mutant(
-        name="wakeup-for-no-outcome",
-        file="worker/completer.py",
-        old="        wakeups.request(self._connections.alias, due=_due_again(pending.outcome for pending in batch))\n",
-        new="",
-        breaks="a yield wakes: somebody else goes on with the run (item 170)",
-        killed_by=("test_listener.py::test_an_outcome_that_leaves_its_run_due_notifies",),
-    ),
-    Mutant(
-        name="wakeup-for-every-snooze",
-        file="worker/completer.py",
-        old="yield outcome.delay if outcome.until is None else outcome.until",
-        new="yield None",
-        breaks="a snooze wakes only if it is due at once (item 170)",
-        killed_by=("test_listener.py::test_an_outcome_after_which_nothing_is_due_notifies_nobody",),
     ),
     Mutant(
         name="wakeup-for-every-change",

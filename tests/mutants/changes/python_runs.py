@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         name="finish-held-count-strands-other-tenants",
         file="runs/finishing.py",
-        old="parts.setdefault(tenants[single.run_id], [])",
+        old="parts.setdefault(leases[single.run_id].tenant_id, [])",
         new="parts.setdefault(None, [])",
         breaks="a held count strands no other tenant's outcome (ADR 0009)",
         killed_by=("test_runs_races.py::test_a_held_count_strands_no_other_tenant_and_makes_its_own_busy",),

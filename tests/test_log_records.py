@@ -80,11 +80,6 @@ def run_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     store(runs.Completed(claimed_lease(tenant_id=TENANT), 1))
 
 
-def outcome_unstorable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "settle", refuse)
-    store(runs.Completed(claimed_lease(tenant_id=TENANT), 1))
-
-
 def fence_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice: noticed when an outcome is stored, and by a heartbeat."""
     lease = claimed_lease(tenant_id=TENANT)
@@ -107,7 +102,6 @@ OCCASIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         launch_failed,
         executor_failed,
         run_settled,
-        outcome_unstorable,
         fence_lost,
     )
 }

@@ -57,9 +57,8 @@ CHECKS: Final = {
         ),
         Check(
             "tenantfair.E004",
-            "The connection does not run at READ COMMITTED, the only isolation level that claims accept.",
-            'Remove "isolation_level" from the alias\'s OPTIONS (and default_transaction_isolation from the'
-            " database and role), or give tenantfair an alias of its own.",
+            "TENANT_FROM_REQUEST leads to no callable, so no request would be answered.",
+            "Give the dotted path of a callable that takes a request and returns a tenant id or None.",
         ),
         Check(
             "tenantfair.E005",
@@ -99,6 +98,13 @@ CHECKS: Final = {
             ' TENANTFAIR["DATABASE"].',
             "Let db_for_read() and db_for_write() return that alias for the app label tenantfair.",
         ),
+        Check(
+            "tenantfair.W003",
+            "Transactions do not start at READ COMMITTED. Workers do, but elsewhere claims are refused, and a"
+            " commit that enqueues can fail with 40001 beside another for the same tenant.",
+            'Retry such commits, or remove "isolation_level" from the alias\'s OPTIONS (and'
+            " default_transaction_isolation from the database and role).",
+        ),
     )
 }
 
@@ -128,7 +134,7 @@ def _settings() -> Settings | None:
 
 
 def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """E001, E002: the settings can work, and a default cap is there for the engine that needs one."""
+    """E001, E002, E004: the settings can work, a default cap is there for the engine that needs one."""
     try:
         settings = get_settings()
     except ConfigurationError as error:
@@ -138,7 +144,17 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
             require_default_cap(settings)
         except ConfigurationError as error:
             return [_error("tenantfair.E002", str(error))]
+    path = settings.tenant_from_request
+    if path is not None and not _is_callable(path):
+        return [_error("tenantfair.E004", f"there is no callable at {path!r}")]
     return []
+
+
+def _is_callable(path: str) -> bool:
+    try:
+        return callable(import_string(path))
+    except ImportError:
+        return False
 
 
 def _our_entries() -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -166,7 +182,7 @@ def _aliases(settings: Settings) -> list[str]:
 
 
 def check_connection(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
-    """E003 to E006, W002: the aliases are ones that tenantfair can work on, without asking the databases."""
+    """E003, E005, E006, W002, W003: tenantfair can work on the aliases, without asking the databases."""
     settings = _settings()
     if settings is None:
         return []
@@ -203,7 +219,7 @@ def _driver_messages(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
         yield _error("tenantfair.E005", f"the alias {connection.alias!r} runs on psycopg2")
     level = connection.settings_dict["OPTIONS"].get("isolation_level")
     if level is not None and level != IsolationLevel.READ_COMMITTED:
-        yield _error("tenantfair.E004", f"the alias {connection.alias!r} sets isolation_level {level!r}")
+        yield _warning("tenantfair.W003", f"the alias {connection.alias!r} sets isolation_level {level!r}")
 
 
 def _router_messages(alias: str) -> Iterator[CheckMessage]:
@@ -224,7 +240,7 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
 def check_database(
     app_configs: Sequence[AppConfig] | None, databases: Databases = None, **_: Any
 ) -> list[CheckMessage]:
-    """E004, E007 to E009: the servers and the installed objects, asked of the databases themselves."""
+    """E007 to E009, W003: the servers and the installed objects, asked of the databases themselves."""
     settings = _settings()
     if settings is None:
         return []
@@ -247,7 +263,7 @@ def _database_messages(alias: str) -> list[CheckMessage]:
     if encoding != "UTF8":
         messages.append(_error("tenantfair.E008", f"the server encoding is {encoding}"))
     if isolation != "read committed":
-        messages.append(_error("tenantfair.E004", f"transactions on {alias!r} start at {isolation}"))
+        messages.append(_warning("tenantfair.W003", f"transactions on {alias!r} start at {isolation}"))
     if schema.has_tables(alias) and not schema.pending_migrations(alias):
         messages += (_error("tenantfair.E009", problem) for problem in schema.object_problems(alias))
     return messages

@@ -170,7 +170,8 @@ def _validated(raw: object) -> Settings:
             "HEARTBEAT_INTERVAL", values["heartbeat_interval"], 0.01, 28_800.0
         )
     for name in ("DATABASE", "LISTEN_DATABASE"):
-        if values.get(name.lower()) is not None:
+        # None means something for the second alone.
+        if values.get(name.lower()) is not None or (name == "DATABASE" and name.lower() in values):
             _alias(name, values[name.lower()])
     for name in ("LISTEN", "LOG_TENANTS"):
         if name.lower() in values:

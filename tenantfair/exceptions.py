@@ -109,7 +109,8 @@ class StaleVersion(TenantFairError):
     def __init__(self, expected: int, actual: int | None) -> None:
         self.expected = expected
         self.actual = actual
-        super().__init__(f"expected version {expected}, found {actual}")
+        found = "there is no such row" if actual is None else f"found {actual}"
+        super().__init__(f"expected version {expected}, {found}")
 
 
 class RunNotFound(TenantFairError, LookupError):

@@ -34,7 +34,8 @@ _current: ContextVar[str | None] = ContextVar("tenantfair_tenant", default=None)
 
 def validate_tenant(tenant_id: object) -> str:
     """Return `tenant_id` unchanged when it is a valid tenant id; `InvalidTenant` says what is wrong."""
-    if not isinstance(tenant_id, str):
+    # The type as well, because a lazy object claims to be an instance of whatever it stands for.
+    if not isinstance(tenant_id, str) or not issubclass(type(tenant_id), str):
         raise InvalidTenant(f"a tenant id is a string, not {type(tenant_id).__name__}")
     if tenant_id == "":
         raise InvalidTenant("a tenant id is not empty; None is the tenantless scope")

@@ -118,12 +118,12 @@ def test_e003_another_vendor(settings: Any) -> None:
 
 @database
 @pytest.mark.parametrize("level", [psycopg_any.IsolationLevel.REPEATABLE_READ, 4])
-def test_e004_an_isolation_level_in_the_options(settings: Any, level: Any) -> None:
+def test_w003_an_isolation_level_in_the_options(settings: Any, level: Any) -> None:
     with scratch_alias("tf_check", isolation_level=level) as alias:
         settings.TENANTFAIR = {**FAIR, "DATABASE": alias}
         settings.DATABASE_ROUTERS = [Router(alias)]
 
-        assert list(found()) == ["tenantfair.E004"]
+        assert list(found()) == ["tenantfair.W003"]
 
 
 @database
@@ -137,10 +137,23 @@ def test_read_committed_in_the_options_passes(settings: Any) -> None:
 
 
 @database
-def test_e004_an_isolation_level_set_in_the_database(domain: str) -> None:
+def test_w003_an_isolation_level_set_in_the_database(domain: str) -> None:
     execute(domain, "SET default_transaction_isolation = 'serializable'")
 
-    assert found([domain]) == {"tenantfair.E004": f"transactions on {domain!r} start at serializable"}
+    assert found([domain]) == {"tenantfair.W003": f"transactions on {domain!r} start at serializable"}
+    assert found() == {}
+
+
+@pytest.mark.parametrize("path", ["nope.x", "tests.nothing", "tests.test_checks.FAIR"])
+def test_e004_a_tenant_from_request_that_leads_nowhere(settings: Any, path: str) -> None:
+    settings.TENANTFAIR = {**FAIR, "TENANT_FROM_REQUEST": path}
+
+    assert found() == {"tenantfair.E004": f"there is no callable at {path!r}"}
+
+
+def test_a_tenant_from_request_that_can_be_called_passes(settings: Any) -> None:
+    settings.TENANTFAIR = {**FAIR, "TENANT_FROM_REQUEST": "tests.test_checks.found"}
+
     assert found() == {}
 
 

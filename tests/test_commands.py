@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from tests.domains import another_vendor
+from tests.factories import policy_in_force, run_in
+from tests.rows import connect as psycopg_connect
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,3 +43,31 @@ def test_a_database_that_is_not_postgresql_exits_78_and_says_so(command: str) ->
 
     assert code == 78
     assert "found the database vendor sqlite, need postgresql" in said
+
+
+@every_command
+def test_settings_that_cannot_work_exit_78_and_say_so(command: str, settings: Any) -> None:
+    settings.TENANTFAIR = {"CONCURRENCY": 0}
+
+    code, said = refused(command, *COMMANDS[command], "--database=default")
+
+    assert code == 78
+    assert "TENANTFAIR['CONCURRENCY']" in said
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "tenantfair_worker"])
+def test_what_a_command_does_is_committed_where_autocommit_is_off(command: str) -> None:
+    policy_in_force()
+    run_in("completed", finished_at=datetime(2020, 1, 1, tzinfo=UTC))
+    connection.set_autocommit(False)
+    try:
+        # Code 2: a certificate of no claims proves nothing.
+        with nullcontext() if command != "tenantfair_certify" else pytest.raises(CommandError):
+            call_command(command, *COMMANDS[command], stdout=StringIO())
+        assert connection.get_autocommit()
+    finally:
+        connection.set_autocommit(True)
+    with psycopg_connect() as another:
+        assert another.execute("SELECT count(*) FROM tenantfair_run").fetchone() == (
+            int(command != "tenantfair_prune"),
+        )

@@ -140,3 +140,19 @@ def test_a_database_without_the_tables_exits_78() -> None:
         run("--older-than", "7d", "--database", alias)
 
     assert caught.value.returncode == 78
+
+
+@pytest.mark.parametrize("older_than", ["7d", timedelta(days=7)])
+def test_python_code_gives_an_age_as_text_or_as_a_timedelta(older_than: str | timedelta) -> None:
+    finished_run()
+    young = finished_run(at=datetime.now(UTC) - timedelta(days=6))
+
+    call_command("tenantfair_prune", older_than=older_than, stdout=StringIO())
+
+    assert kept() == {young.pk}
+
+
+def test_python_code_that_gives_no_age_is_wrong_usage() -> None:
+    with pytest.raises(CommandError, match="soon") as caught:
+        call_command("tenantfair_prune", older_than="soon")
+    assert caught.value.returncode == 2

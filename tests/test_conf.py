@@ -51,7 +51,7 @@ def test_no_tenants_means_the_legacy_engine_unless_another_is_named() -> None:
         ("HEARTBEAT_INTERVAL", [0, 28_801, True]),
         ("TENANT_MODE", ["some", None]),
         ("ENGINE", ["fair", None]),
-        ("DATABASE", ["elsewhere", 1]),
+        ("DATABASE", ["elsewhere", 1, None]),
         ("LISTEN_DATABASE", ["elsewhere"]),
         ("LISTEN", ["yes", 1]),
         ("LOG_TENANTS", ["yes", 0]),

@@ -11,6 +11,7 @@ import pytest
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory, override_settings
+from django.utils.functional import SimpleLazyObject
 
 from tenantfair import runs
 from tenantfair.backend import TenantTask, for_tenant
@@ -54,10 +55,13 @@ def tenantless() -> Any:
     return TENANTLESS
 
 
+LAZY = SimpleLazyObject(lambda: "acme")
+
+
 class TestIds:
     """The rule itself is in test_tenant_rule; here is what is no text at all."""
 
-    @pytest.mark.parametrize("invalid", [None, 1, True, b"a", ["a"], TENANTLESS, "\ud800"])
+    @pytest.mark.parametrize("invalid", [None, 1, True, b"a", ["a"], TENANTLESS, "\ud800", LAZY])
     def test_a_tenant_id_is_text(self, invalid: Any) -> None:
         with pytest.raises(InvalidTenant):
             validate_tenant(invalid)

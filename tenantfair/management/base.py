@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from tenantfair import schema
@@ -55,11 +55,29 @@ def add_common_arguments(parser: ArgumentParser) -> None:
     )
 
 
+class DomainCommand(BaseCommand):
+    """A command about one domain.
+
+    It verifies settings and schema itself, with an exit code of its own; what is wrong elsewhere in the
+    project keeps nobody from looking at a domain.
+    """
+
+    requires_system_checks = ()
+
+
 def alias_of(given: str | None) -> str:
-    """Return the alias to work on; `CommandError` when DATABASES has no such key."""
-    alias = given or get_settings().database
+    """Return the alias to work on; `CommandError` when DATABASES has no such key.
+
+    `ConfigurationError` when the settings cannot work, whatever alias was given.
+    """
+    settings = get_settings()
+    alias = given or settings.database
     if alias not in connections:
         raise CommandError(f"--database must name a key of DATABASES, not {alias!r}", returncode=EXIT_USAGE)
+    connection = connections[alias]
+    if connection.vendor == "postgresql" and not (connection.in_atomic_block or connection.get_autocommit()):
+        # AUTOCOMMIT is off for the host's own code; nobody would commit what a command does.
+        connection.set_autocommit(True)
     return alias
 
 

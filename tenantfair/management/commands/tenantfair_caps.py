@@ -6,11 +6,12 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from tenantfair import policy
 from tenantfair.management.base import (
     EXIT_USAGE,
+    DomainCommand,
     add_common_arguments,
     as_json,
     as_table,
@@ -23,7 +24,7 @@ from tenantfair.models import Partition
 from tenantfair.policy import DefaultPolicy, Override
 
 
-class Command(BaseCommand):
+class Command(DomainCommand):
     help = (
         "Show or change caps. Each change is compare-and-set with --expected-version. Exit codes: 0, 1 for a"
         " stale version or a domain that no worker has initialised, 2 for wrong usage, 78 for settings or a"

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from tenantfair import certify
 from tenantfair.certify import Certificate, Limits, RecordingFailed, RecordingLeft, Violation, Window
 from tenantfair.management.base import (
     EXIT_USAGE,
+    DomainCommand,
     add_common_arguments,
     as_json,
     as_table,
@@ -49,7 +50,7 @@ def count(text: str) -> int:
     return found
 
 
-class Command(BaseCommand):
+class Command(DomainCommand):
     help = (
         "Record what the running workers claim for a while, hold every window against the bound, and remove"
         " the recording. Needs the role that owns the tables. Exit codes: 0 nothing is above the bound and"

@@ -7,13 +7,20 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db import ProgrammingError
 from psycopg.errors import InsufficientPrivilege
 
 from tenantfair import doctor
 from tenantfair.doctor import Change, Limits, Report, Severity
-from tenantfair.management.base import EXIT_CONFIG, add_common_arguments, alias_of, as_json, exit_codes
+from tenantfair.management.base import (
+    EXIT_CONFIG,
+    DomainCommand,
+    add_common_arguments,
+    alias_of,
+    as_json,
+    exit_codes,
+)
 
 _LONGEST_SECONDS: Final = 31_536_000.0
 
@@ -29,7 +36,7 @@ def seconds(text: str) -> float:
     return found
 
 
-class Command(BaseCommand):
+class Command(DomainCommand):
     help = (
         "Say what is wrong with a domain, from one consistent snapshot; nothing is locked. Reads every run,"
         " finished ones too, and imports the tasks of unfinished ones. Exit codes: 0 nothing grave or wrong,"

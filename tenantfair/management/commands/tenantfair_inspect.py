@@ -6,10 +6,11 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from tenantfair import policy
 from tenantfair.management.base import (
+    DomainCommand,
     add_common_arguments,
     as_json,
     as_table,
@@ -36,7 +37,7 @@ HEADER = (
 )
 
 
-class Command(BaseCommand):
+class Command(DomainCommand):
     help = (
         "Show each scope's effective cap and its committed work: the scopes with unfinished runs or an"
         " override, in ring order, or one scope. Exit codes: 0, 1, 2 for wrong usage, 78 for settings or"

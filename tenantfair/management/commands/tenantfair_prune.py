@@ -8,10 +8,17 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from tenantfair import runs
-from tenantfair.management.base import add_common_arguments, as_json, checked_alias, exit_codes
+from tenantfair.management.base import (
+    EXIT_USAGE,
+    DomainCommand,
+    add_common_arguments,
+    as_json,
+    checked_alias,
+    exit_codes,
+)
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LONGEST: Final = timedelta(days=36_500)
@@ -35,7 +42,7 @@ def positive(text: str) -> int:
     return int(text)
 
 
-class Command(BaseCommand):
+class Command(DomainCommand):
     help = (
         "Delete runs that finished longer ago than an age, in small committed batches. Unfinished, waiting"
         " and poisoned runs stay; so do runs that a foreign key of another table protects. Exit codes: 0, 1,"
@@ -45,10 +52,10 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--older-than",
+            # Not `required`: call_command() would have a timedelta read as text.
             type=age,
-            required=True,
             metavar="AGE",
-            help="age since the run finished: 90m, 12h, 7d, 4w",
+            help="required; age since the run finished: 90m, 12h, 7d, 4w",
         )
         parser.add_argument(
             "--batch-size", type=positive, default=1000, metavar="N", help="runs per commit (default: 1000)"
@@ -59,9 +66,17 @@ class Command(BaseCommand):
         add_common_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        older_than = options["older_than"]
+        if older_than is None:
+            raise CommandError("--older-than is required", returncode=EXIT_USAGE)
+        if isinstance(older_than, str):  # from call_command()
+            try:
+                older_than = age(older_than)
+            except ArgumentTypeError as error:
+                raise CommandError(str(error), returncode=EXIT_USAGE) from error
         with exit_codes():
             result = runs.prune(
-                older_than=options["older_than"],
+                older_than=older_than,
                 batch_size=options["batch_size"],
                 dry_run=options["dry_run"],
                 using=checked_alias(options["database"]),

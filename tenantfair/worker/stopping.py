@@ -2,6 +2,8 @@
 
 A handler runs between any two instructions of the main thread, inside a lock or a COMMIT as likely as not. So
 it only counts; a byte that the interpreter itself writes into a pipe wakes whoever waits.
+
+A child that a task forks is no worker: SIGTERM ends it and SIGINT interrupts it, as in any other process.
 """
 
 from __future__ import annotations
@@ -10,11 +12,16 @@ import os
 import select
 import signal
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_CHILD_HANDLERS: Final[Mapping[int, Any]] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}
+_SIGNALS = tuple(_CHILD_HANDLERS)
 
 
 class StopRequests:
@@ -68,3 +75,15 @@ class StopRequests:
         reader, writer, self._writer = self._reader, self._writer, -1
         os.close(reader)
         os.close(writer)
+
+
+def _obey_in_child() -> None:
+    """In a forked child, take a worker's handlers off, and its pipe, which is still the parent's as well."""
+    for number, handler in _CHILD_HANDLERS.items():
+        if isinstance(getattr(signal.getsignal(number), "__self__", None), StopRequests):
+            signal.signal(number, handler)
+            signal.set_wakeup_fd(-1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_obey_in_child)

@@ -176,6 +176,16 @@ MUTANTS = (
         killed_by=("processes/test_processes_signals.py::test_an_idle_worker_ends_at_once",),
     ),
     Mutant(
+        name="worker-child-ignores-signals",
+        file="worker/stopping.py",
+        old="            signal.signal(number, handler)\n            signal.set_wakeup_fd(-1)\n",
+        new="            signal.set_wakeup_fd(-1)\n",
+        breaks="a child that a task forks is ended by SIGTERM, as by terminate() and a pool's exit",
+        killed_by=(
+            "test_worker_stopping.py::test_a_child_that_a_task_forks_is_ended_by_signals_and_tells_the_worker_nothing",
+        ),
+    ),
+    Mutant(
         name="worker-undrained-exits-0",
         file="worker/__init__.py",
         old="EXIT_UNDRAINED: Final = 75",

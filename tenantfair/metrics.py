@@ -78,15 +78,13 @@ FAMILIES: Final = (
     ),
     Family(
         name="tenantfair_admission_releases_total",
-        help="Slots given back, by what gave them back.",
+        help="Slots given back by workers, by what gave them back.",
         labels={
             "reason": (
                 "scheduled",
                 "waiting",
                 "completed",
                 "failed",
-                "cancelled",
-                "interrupted",
                 "abandoned",
                 "poison",
             )

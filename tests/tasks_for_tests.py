@@ -236,6 +236,38 @@ def checkpoint_and_roll_back(context: Any) -> None:
 
 
 @task(takes_context=True)
+def checkpoint_and_snooze_in_a_block(context: Any) -> None:
+    with transaction.atomic():
+        context.checkpoint("taken back")
+        context.snooze(delay=timedelta(hours=1), state="snoozed")
+
+
+@task(takes_context=True)
+def with_context_in_a_block(context: Any, *steps: Any) -> None:
+    with transaction.atomic():
+        for name, arguments in steps:
+            getattr(context, name)(**arguments)
+
+
+@task(takes_context=True)
+async def snooze_in_a_task_group(context: Any) -> None:
+    async def step() -> None:
+        context.snooze(delay=timedelta(hours=1))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(step())
+
+
+@task(takes_context=True)
+def snooze_in_nested_groups(context: Any, with_an_error: bool = False) -> None:
+    try:
+        context.snooze(delay=timedelta(hours=1))
+    except BaseException as ended:
+        errors = [ValueError("beside it")] if with_an_error else []
+        raise BaseExceptionGroup("outer", [BaseExceptionGroup("inner", [ended, *errors])]) from None
+
+
+@task(takes_context=True)
 def snooze_until(context: Any, until: str) -> None:
     context.snooze(until=datetime.fromisoformat(until))
 
@@ -272,3 +304,17 @@ def approval(context: Any) -> list[Any]:
 @task(takes_context=True)
 def for_ever(context: Any) -> None:
     context.yield_()
+
+
+class _Hostile(type):
+    """The class of a class that ends whoever asks for its name."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name in {"__module__", "__qualname__", "__name__"}:
+            raise SystemExit(name)
+        return super().__getattribute__(name)
+
+
+@task
+def raise_hostile() -> None:
+    raise _Hostile("HostileError", (Exception,), {})()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from tenantfair import claim, metrics
 from tenantfair.claim import due_work_exists
@@ -17,7 +18,7 @@ from tenantfair.models import Policy, Run
 from tests.factories import policy_in_force, run_in
 from tests.rows import Session, sessions
 from tests.threads import until_someone_waits_for
-from tests.worker_parts import NEVER, Bench, until
+from tests.worker_parts import NEVER, Bench, logging_that_raises, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -371,3 +372,69 @@ def test_a_claim_function_that_answers_in_another_shape_is_fatal(monkeypatch: py
         until(lambda: bench.dispatcher.stopping, "the dispatcher gives up")
 
     assert isinstance(bench.dispatcher.fatal, SchemaMismatch)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no token"), OperationalError("no session")], ids=repr)
+def test_a_dispatcher_goes_on_after_any_error_and_whatever_logging_does(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    run_in("queued")
+    errors = iter([error])
+    claimed = claim.claim_due
+
+    def fail_first(demand: int, **options: Any) -> ClaimBatch:
+        if (found := next(errors, None)) is not None:
+            raise found
+        return claimed(demand, **options)
+
+    monkeypatch.setattr(claim, "claim_due", fail_first)
+    with logging_that_raises("tenantfair.worker"), Bench(places=1) as bench:
+        until(lambda: bench.launched or bench.ended, "the run is launched")
+
+    assert len(bench.launched) == 1
+
+
+def test_poison_is_reported_and_others_launched_whatever_logging_does() -> None:
+    for tenant in ("acme", "globex"):
+        run_in("queued", tenant_id=tenant, claim_attempts=5)
+        run_in("queued", tenant_id=tenant)
+
+    with logging_that_raises("tenantfair.worker"), Bench(places=4) as bench:
+        until(lambda: len(bench.launched) == 2 or bench.ended, "both are launched")
+
+    assert [lease.tenant_id for lease in bench.launched] == ["acme", "globex"]
+
+
+def test_a_dispatcher_is_stamped_by_answers_and_not_while_it_waits_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_in("queued")
+    failures = []
+    bench = Bench(places=1, interval=0.01)
+
+    def fail(alias: str, **_: Any) -> bool:
+        failures.append(bench.dispatcher.beat)
+        raise OperationalError("the database is away")
+
+    bench.dispatcher.beat = 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(claim, "due_work_exists", lambda **_: fail("default"))
+        bench.dispatcher._poll_safely()
+        bench.dispatcher.request()
+        with bench:
+            until(lambda: len(failures) > 3, "it has tried again and again")
+    assert set(failures) == {0.0}
+
+    answered = Bench(places=1).dispatcher
+    answered.beat = 0.0
+    answered._poll()
+    assert answered.beat > 0.0
+
+
+def test_a_refusal_is_an_answer() -> None:
+    dispatcher = Bench(places=1).dispatcher
+    dispatcher.beat = 0.0
+
+    dispatcher._refused(ClaimUnavailable("lock_contention", "policy_cursor"))
+
+    assert dispatcher.beat > 0.0

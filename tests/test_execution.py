@@ -7,20 +7,24 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from tenantfair import claim, policy, runs
+from tenantfair import claim, metrics, policy, runs
 from tenantfair.claim.base import Lease
 from tenantfair.compat import AnyTaskResult, TaskContext, signals
 from tenantfair.exceptions import InvalidPayload, StaleClaim
 from tenantfair.execution import LeaseMonitor, RunContext, UnknownTask, execute, resolve
-from tenantfair.runs import UNSET, Abandoned, Completed, Failed, Retry, Snoozed, Waiting, Yielded
+from tenantfair.runs import UNSET, Abandoned, Completed, Failed, Released, Retry, Snoozed, Waiting, Yielded
 from tests import tasks_for_tests as tasks
+from tests.factories import policy_in_force
+from tests.worker_parts import logging_that_raises
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -182,6 +186,28 @@ class TestRaising:
         assert isinstance(outcome, Retry)
         assert outcome.lease == lease
         assert_storable(outcome.error)
+
+    @pytest.mark.parametrize("name", ["ValueError", "hostile"])
+    def test_nothing_that_logging_raises_leaves_an_attempt(self, name: str) -> None:
+        """A host's filter, or the class of the task's own exception when its traceback is told."""
+        lease = lease_on(tasks.raise_hostile if name == "hostile" else tasks.fail)
+
+        with logging_that_raises("tenantfair.execution") if name == "ValueError" else nullcontext():
+            outcome = execute(lease)
+
+        assert isinstance(outcome, Retry)
+        assert outcome.lease == lease
+        assert_storable(outcome.error)
+
+    def test_the_tasks_own_error_is_stored_whatever_logging_raises(self) -> None:
+        with logging_that_raises("tenantfair.execution"):
+            outcome = execute(lease_on(tasks.fail, "because"))
+
+        assert "because" in outcome.error["traceback"]
+
+    def test_an_unknown_task_is_abandoned_whatever_logging_raises(self) -> None:
+        with logging_that_raises("tenantfair.execution"):
+            assert isinstance(execute(lease_on("tests.tasks_for_tests.no_such_task")), Abandoned)
 
 
 class TestResults:
@@ -416,10 +442,26 @@ class TestSignals:
 
     def test_a_lost_run_sends_nothing(self, told: list[Any]) -> None:
         monitor = LeaseMonitor()
-        monitor.lost.set()
 
-        assert isinstance(execute(lease_on(tasks.add, 2), monitor=monitor), Completed)
+        with receiving((signals.task_started, lambda **_: monitor.lost.set())):
+            assert isinstance(execute(lease_on(tasks.add, 2), monitor=monitor), Completed)
+
+        assert [signal for signal, _, _ in told] == ["started"]
+
+    def test_a_run_known_to_be_lost_is_not_called(self, told: list[Any]) -> None:
+        monitor = LeaseMonitor()
+        monitor.lost.set()
+        lease = lease_on(tasks.add, 2)
+
+        assert execute(lease, monitor=monitor) == Released(lease, started=False)
         assert told == []
+
+    @pytest.mark.parametrize("task", [tasks.snooze_in_a_task_group, tasks.snooze_in_nested_groups])
+    def test_an_end_in_a_group_of_its_own_is_an_end(self, task: Any) -> None:
+        assert isinstance(execute(lease_on(task)), Snoozed)
+
+    def test_an_end_among_errors_is_a_failure(self) -> None:
+        assert isinstance(execute(lease_on(tasks.snooze_in_nested_groups, True)), Retry)
 
     @pytest.mark.parametrize("ending", [("wait", {}), ("yield_", {}), ("snooze", {"delay": 60})])
     def test_an_attempt_that_goes_on_later_is_not_finished(self, told: list[Any], ending: Any) -> None:
@@ -507,8 +549,10 @@ class TestContext:
         monitor.draining.set()
         seen += [execute(owner, monitor=monitor).result, execute(drain, monitor=monitor).result]
         monitor.draining.clear()
-        monitor.lost.set()
-        seen += [execute(owner, monitor=monitor).result, execute(drain, monitor=monitor).result]
+        for lease in (owner, drain):
+            monitor.lost.clear()
+            with receiving((signals.task_started, lambda **_: monitor.lost.set())):
+                seen.append(execute(lease, monitor=monitor).result)
 
         assert seen == [True, False, True, True, False, True]
 
@@ -524,6 +568,17 @@ class TestCheckpoints:
             runs.enqueue(task, args=args, tenant_id="acme")
             (lease,) = claim.claim_due(1, allow_in_transaction=True).leases
             return lease
+
+        return enqueue_and_claim
+
+    @pytest.fixture
+    def committed(self) -> Any:
+        """As `claimed`, for tests whose transactions are real."""
+        policy_in_force()
+
+        def enqueue_and_claim(task: Any, *args: Any) -> Lease:
+            runs.enqueue(task, args=args, tenant_id="acme")
+            return claim.claim_due(1).leases[0]
 
         return enqueue_and_claim
 
@@ -545,6 +600,49 @@ class TestCheckpoints:
 
         assert runs.finish([outcome]) == {lease.run_id}
         assert runs.get(lease.run_id).saved_state == 9
+
+    @pytest.mark.django_db(transaction=True)
+    def test_an_attempt_that_ends_in_a_block_keeps_its_fence_and_loses_the_blocks_checkpoint(
+        self, committed: Any
+    ) -> None:
+        lease = committed(tasks.checkpoint_and_snooze_in_a_block)
+
+        outcome = execute(lease)
+
+        assert outcome.lease.checkpoint_seq == lease.checkpoint_seq
+        assert runs.finish([outcome]) == {lease.run_id}
+        assert runs.get(lease.run_id).saved_state == "snoozed"
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize(("seconds", "renewed"), [(3599, True), (0, False)])
+    def test_a_block_that_lasts_longer_than_a_heartbeat_leaves_a_fresh_lease(
+        self, committed: Any, monkeypatch: pytest.MonkeyPatch, seconds: int, renewed: bool
+    ) -> None:
+        now = iter([0, seconds])
+        monkeypatch.setattr("tenantfair.execution.context.time", SimpleNamespace(monotonic=now.__next__))
+        lease = committed(tasks.with_context_in_a_block, ["checkpoint", {"state": 1}])
+        beats: list[UUID] = []
+        heartbeat = runs.heartbeat
+
+        def beat(leases: Any, **options: Any) -> Any:
+            beats.extend(held := heartbeat(leases, **options))
+            return held
+
+        monkeypatch.setattr(runs, "heartbeat", beat)
+        execute(lease)
+
+        assert beats == [lease.run_id] * renewed
+
+    def test_a_refused_checkpoint_is_counted(self, claimed: Any) -> None:
+        lease = claimed(tasks.with_context_swallowing, ["checkpoint", {"state": 1}])
+        runs.interrupt(lease.run_id)
+        metrics.reset()
+
+        execute(lease)
+
+        key = ("tenantfair_fences_lost_total", (("operation", "checkpoint"),))
+        assert metrics.snapshot()[key] == 1
+        metrics.reset()
 
     def test_a_coroutine_saves_state_too(self, claimed: Any) -> None:
         lease = claimed(tasks.with_context_async, "saved")

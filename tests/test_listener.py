@@ -30,7 +30,7 @@ from tests.domains import scratch_domain
 from tests.factories import LONG_AGO, claimed_lease, policy_in_force, run_in
 from tests.rows import Session, connect, in_background, sessions
 from tests.threads import LONGEST_WAIT_SECONDS
-from tests.worker_parts import NEVER, running, until
+from tests.worker_parts import NEVER, logging_that_raises, running, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -400,3 +400,24 @@ def test_a_deaf_listener_says_so_once_and_gives_up(
 
     assert [record.event for record in caplog.records] == ["listener_deaf"]
     assert not listener.hears.is_set()
+
+
+def test_a_listener_goes_on_after_any_error_and_whatever_logging_does() -> None:
+    """As when credentials are fetched from a service that fails in a way of its own."""
+    woken = threading.Semaphore(0)
+    connections_of = WorkerConnections("default", "goes on")
+    errors = iter([RuntimeError("no token"), psycopg.OperationalError("no session")])
+
+    def params() -> Any:
+        if (error := next(errors, None)) is not None:
+            raise error
+        return connections_of.params("default")
+
+    listener = Listener(params=params, on_wakeup=woken.release, worker_id="goes on")
+    with logging_that_raises("tenantfair.worker"):
+        ended = in_background(listener.run)
+        until(lambda: listener.hears.is_set() or ended.done(), "it listens")
+        listener.stop()
+        ended.result(timeout=LONGEST_WAIT_SECONDS)
+
+    assert woken.acquire(blocking=False)

@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from django.db import connection, connections, transaction
+from django.db import OperationalError, connection, connections, transaction
 from psycopg import IsolationLevel
 
 from tenantfair import metrics, runs
 from tenantfair.models import Run
+from tenantfair.runs.holder import extend
 from tenantfair.worker.completer import Completer
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.heartbeat import Heartbeat
@@ -24,8 +25,8 @@ from tenantfair.worker.keeper import Keeper
 from tenantfair.worker.keeper_process import cpu_time
 from tests.factories import LONG_AGO, claimed_lease, lease_of, policy_in_force, run_in
 from tests.rows import sessions
-from tests.threads import in_django_thread
-from tests.worker_parts import until
+from tests.threads import LONGEST_WAIT_SECONDS, in_django_thread
+from tests.worker_parts import logging_that_raises, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,11 +41,11 @@ def counting() -> Iterator[None]:
     metrics.reset()
 
 
-def beating(holdings: Holdings) -> Heartbeat:
+def beating(holdings: Holdings, interval: float = 3600) -> Heartbeat:
     return Heartbeat(
         connections_of=WorkerConnections("default", "beats"),
         holdings=holdings,
-        interval=3600,
+        interval=interval,
         worker_id="beats",
     )
 
@@ -133,12 +134,94 @@ def test_a_failed_heartbeat_is_repeated_on_a_new_connection() -> None:
     with connections_own() as own, sessions() as another:
         own.ensure_connection()
         another().execute("SELECT pg_terminate_backend(%s)", [own.connection.info.backend_pid])
-        heartbeat.renew()
+        heartbeat._safely(heartbeat.renew)
         assert claimed_at(holding.lease.run_id) == LONG_AGO
-        heartbeat.renew()
+        heartbeat._safely(heartbeat.renew)
         assert claimed_at(holding.lease.run_id) > LONG_AGO
 
     assert metrics.snapshot()["tenantfair_worker_events_total", (("event", "heartbeat_error"),)] == 1
+
+
+def test_a_lease_that_somebody_locked_is_renewed_soon_after_it_is_free_and_delays_no_other() -> None:
+    """Between two beats, of which the next is an hour away."""
+    holdings = Holdings(places=2)
+    locked, free = (holdings.take(claimed_lease()) for _ in range(2))
+    heartbeat = beating(holdings)
+    with sessions() as another:
+        other = another()
+        other.execute("BEGIN")
+        other.execute(
+            "UPDATE tenantfair_run SET pending_signals = '[1]' WHERE run_id = %s", [locked.lease.run_id]
+        )
+        heartbeat.renew()
+        assert (claimed_at(locked.lease.run_id) == LONG_AGO, claimed_at(free.lease.run_id) > LONG_AGO) == (
+            True,
+            True,
+        )
+        ended = in_django_thread(heartbeat.run)
+        other.execute("COMMIT")
+        until(lambda: claimed_at(locked.lease.run_id) > LONG_AGO, "the lease is renewed")
+        heartbeat.stop()
+        ended.result(timeout=LONGEST_WAIT_SECONDS)
+
+    assert not locked.monitor.lost.is_set()
+
+
+def test_what_was_skipped_and_is_held_no_more_is_not_tried_again() -> None:
+    holdings = Holdings(places=2)
+    gone, kept = (holdings.take(claimed_lease()) for _ in range(2))
+    heartbeat = beating(holdings)
+    with sessions() as another:
+        other = another()
+        other.execute("BEGIN")
+        other.execute("SELECT 1 FROM tenantfair_run FOR UPDATE")
+        heartbeat.renew()
+        assert heartbeat._skipped == [gone, kept]
+        holdings.drop(gone)
+        heartbeat.renew_skipped()
+        assert heartbeat._skipped == [kept]
+        other.execute("ROLLBACK")
+
+    heartbeat.renew_skipped()
+    assert heartbeat._skipped == []
+    assert claimed_at(gone.lease.run_id) == LONG_AGO
+
+
+def test_a_heartbeat_goes_on_after_any_error_and_whatever_logging_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when credentials are fetched from a service that fails in a way of its own."""
+    holdings = Holdings(places=1)
+    holding = holdings.take(claimed_lease())
+    errors = iter([RuntimeError("no token"), OperationalError("no session")])
+
+    def fail_first(leases: Any, **options: Any) -> dict[Any, bool]:
+        if (error := next(errors, None)) is not None:
+            raise error
+        return extend(leases, **options)
+
+    monkeypatch.setattr("tenantfair.worker.heartbeat.extend", fail_first)
+    heartbeat = beating(holdings, interval=0.01)
+    with logging_that_raises("tenantfair.worker"):
+        ended = in_django_thread(heartbeat.run)
+        until(lambda: claimed_at(holding.lease.run_id) > LONG_AGO or ended.done(), "the lease is renewed")
+        heartbeat.stop()
+        ended.result(timeout=LONGEST_WAIT_SECONDS)
+
+    assert claimed_at(holding.lease.run_id) > LONG_AGO
+
+
+def test_a_heartbeat_is_stamped_by_answers_alone() -> None:
+    heartbeat = beating(Holdings(places=1))
+    with connections_own() as own, sessions() as another:
+        own.ensure_connection()
+        another().execute("SELECT pg_terminate_backend(%s)", [own.connection.info.backend_pid])
+        heartbeat.beat = 0.0
+        heartbeat._safely(heartbeat.renew)
+        assert heartbeat.beat == 0.0
+        heartbeat._safely(heartbeat.renew)
+
+    assert heartbeat.beat > 0.0
 
 
 def connections_own() -> Any:

@@ -20,14 +20,18 @@ from django.db import connection, connections
 from tenantfair import metrics, runs
 from tenantfair.exceptions import ConfigurationError, SchemaMismatch
 from tenantfair.models import Run
-from tenantfair.worker import EXIT_DRAINED, Worker, default_worker_id, executor
+from tenantfair.worker import EXIT_DRAINED, EXIT_FORCED, Worker, default_worker_id, executor
+from tenantfair.worker.completer import Completer
+from tenantfair.worker.dispatcher import Dispatcher
 from tenantfair.worker.executor import Executor
 from tenantfair.worker.exposition import MetricsServer
+from tenantfair.worker.heartbeat import Heartbeat
 from tenantfair.worker.holdings import Holdings
+from tenantfair.worker.listener import Listener
 from tests.factories import claimed_lease, policy_in_force, run_in, snapshot
 from tests.rows import Session, sessions
 from tests.threads import until_someone_waits_for
-from tests.worker_parts import GATES, NEVER, run_until_idle, running, until
+from tests.worker_parts import GATES, NEVER, logging_that_raises, run_until_idle, running, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -340,6 +344,52 @@ def test_an_attempt_that_leaves_no_outcome_is_one_failure(monkeypatch: pytest.Mo
     assert "without an outcome" in lost.error["traceback"]
     assert isinstance(after, runs.Completed)
     assert running.stop(5)
+
+
+def test_nothing_that_logging_raises_keeps_an_outcome_or_a_thread_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcomes: SimpleQueue[runs.Outcome] = SimpleQueue()
+    running = Executor(
+        using="default",
+        worker_id="spoilt",
+        on_outcome=lambda holding, outcome, seconds: outcomes.put(outcome),
+    )
+
+    def fail(lease: Any, **options: Any) -> None:
+        raise SystemExit("around the task")
+
+    with monkeypatch.context() as patch, logging_that_raises("tenantfair.worker"):
+        patch.setattr(executor, "execute", fail)
+        for _ in range(2):
+            running.launch(Holdings(places=1).take(claimed_lease()))
+            assert isinstance(outcomes.get(timeout=10), runs.Retry)
+
+    assert running.stop(5)
+    assert len(running._threads) == 1
+
+
+@pytest.mark.parametrize("service", [Heartbeat, Completer, Dispatcher, Listener])
+def test_a_worker_one_of_whose_threads_has_died_ends_and_says_so(
+    service: type, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    test_ends = threading.Event()
+
+    def die(self: Any) -> None:
+        raise SystemExit("as a host's database backend may")
+
+    for other_service in (Heartbeat, Completer, Dispatcher, Listener):
+        # Who leaves by 1 leaves them where they are.
+        monkeypatch.setattr(other_service, "run", lambda self: test_ends.wait(60))
+    monkeypatch.setattr(service, "run", die)
+    try:
+        assert Worker(interval=NEVER).run() == EXIT_FORCED
+    finally:
+        test_ends.set()
+
+    assert [
+        (record.levelname, getattr(record, "event", None)) for record in caplog.records if record.exc_info
+    ] == [("CRITICAL", "service_died")]
 
 
 def test_an_observer_that_fails_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:

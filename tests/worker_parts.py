@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +64,20 @@ def store(outcome: Outcome, worker_id: str = "stores") -> None:
         ended.result(timeout=LONGEST_WAIT_SECONDS)
 
 
+@contextmanager
+def logging_that_raises(name: str) -> Iterator[None]:
+    """Let each record of logger `name` be met by a host's filter that wants what only web requests have."""
+
+    def spoil(record: logging.LogRecord) -> bool:
+        raise SystemExit("a record without a request")
+
+    logging.getLogger(name).addFilter(spoil)
+    try:
+        yield
+    finally:
+        logging.getLogger(name).removeFilter(spoil)
+
+
 class Bench:
     """A dispatcher with `places` places whose launches the test sees, and ends, one by one."""
 
@@ -90,6 +105,11 @@ class Bench:
     def _observe(self, *, demand: int, result: str, **_: Any) -> None:
         self.demands.append(demand)
         self.results.append(result)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the dispatcher's thread has ended."""
+        return self._ended.done()
 
     def exit_one(self) -> None:
         """Let one live task end: its place is free, and the dispatcher is told."""

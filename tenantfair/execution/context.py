@@ -7,6 +7,7 @@ does: call them outside.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,10 +19,11 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from tenantfair import payloads, runs
+from tenantfair import metrics, payloads, runs
 from tenantfair.claim.base import Lease
 from tenantfair.compat import AnyTaskContext, AnyTaskResult
 from tenantfair.conf import get_settings
+from tenantfair.exceptions import StaleClaim
 from tenantfair.runs import UNSET, Outcome
 
 
@@ -66,16 +68,29 @@ class Attempt:
     def save(self, state: Any) -> None:
         """Store `state` and go on with the lease that this leaves."""
         stored = payloads.normalize(state, what="state")
-        sequence = runs.checkpoint(self.lease, stored, using=self.using)
+        saved_at = time.monotonic()
+        try:
+            sequence = runs.checkpoint(self.lease, stored, using=self.using)
+        except StaleClaim:
+            metrics.increment("tenantfair_fences_lost_total", operation="checkpoint")
+            raise
         self._lease = self.lease._replace(state=stored, checkpoint_seq=sequence)
         self._saved_on = connections[self.using]
         if self._saved_on.in_atomic_block:
             self._saved_on.on_commit(partial(self._keep, self._lease))
+            # The row was locked until now, and no heartbeat could renew it. Robust, since the block has
+            # been committed: the heartbeat's next try does as well.
+            self._saved_on.on_commit(partial(self._renew_old, saved_at), robust=True)
         else:
             self._keep(self._lease)
 
     def _keep(self, lease: Lease) -> None:
         self._committed = lease
+
+    def _renew_old(self, saved_at: float) -> None:
+        """Extend the lease after a block that lasted longer than a heartbeat since its checkpoint."""
+        if time.monotonic() - saved_at > get_settings().heartbeat_seconds:
+            runs.heartbeat([self._committed], using=self.using)
 
 
 class RunContext(AnyTaskContext):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from contextvars import Context
+from dataclasses import replace
 from functools import lru_cache
 from inspect import Signature, signature
 from typing import Any
@@ -24,8 +25,9 @@ from tenantfair.claim.base import Lease
 from tenantfair.compat import AnyTask, TaskResultStatus, signals, task_backends
 from tenantfair.execution import results
 from tenantfair.execution.context import Attempt, AttemptEnded, LeaseMonitor, RunContext
+from tenantfair.execution.logs import log_safely
 from tenantfair.execution.resolve import UnknownTask, resolve
-from tenantfair.runs import Abandoned, Completed, Failed, Outcome, Retry
+from tenantfair.runs import Abandoned, Completed, Failed, Outcome, Released, Retry
 from tenantfair.runs.log_facts import about
 from tenantfair.tenants import tenant
 
@@ -51,6 +53,7 @@ def execute(
     - Stored arguments that are no list and mapping, or do not fit the task: `Failed`, without a call.
     - The task raises, `SystemExit` and `KeyboardInterrupt` included: `Retry`.
     - It returns what JSON or PostgreSQL cannot hold: `Failed`, for a second attempt would end the same.
+    - The run is known to be somebody else's before it begins: `Released`, without a call.
     - It ends through its context: `Snoozed`, `Waiting` or `Yielded`. Otherwise `Completed`.
 
     Coroutines run on an event loop of their own, with synchronous parts back in this thread. Each attempt
@@ -63,7 +66,9 @@ def execute(
         task = resolve(lease.task_path, lease.backend, lease.queue_name)
         return Context().run(_Execution(task, attempt, worker_id).outcome)
     except UnknownTask as error:
-        logger.warning(
+        log_safely(
+            logger,
+            logging.WARNING,
             "Run %s abandoned: %s",
             lease.run_id,
             error.reason,
@@ -71,7 +76,9 @@ def execute(
         )
         return Abandoned(lease, error.reason)
     except BaseException:  # the last resort: no run may take its worker along
-        logger.critical(
+        log_safely(
+            logger,
+            logging.CRITICAL,
             "Run %s: the attempt could not be accounted for",
             lease.run_id,
             exc_info=True,
@@ -95,13 +102,16 @@ class _Execution:
             positional, named = self._arguments()
         except TypeError as error:
             return self._fail(error)
+        if self.attempt.monitor.lost.is_set():
+            return Released(self.attempt.lease, started=False)
         self._send(signals.task_started)
         try:
             value = self._call(positional, named)
-        except AttemptEnded as ended:
-            return ended.outcome
         except BaseException as error:  # whatever a task raises is one failed attempt
-            return self._retry(error)
+            if (ended := _ended_by(error)) is None:
+                return self._retry(error)
+            # The lease as it is now: a block that was left by this has taken its checkpoints back.
+            return replace(ended.outcome, lease=self.attempt.lease)
         try:
             value = payloads.normalize(value, what="result")
         except BaseException as error:  # a value's own code runs here, and may raise anything
@@ -152,7 +162,9 @@ class _Execution:
         if lease.failures + 1 > lease.retry_limit:
             self._finish_failed(record)
         else:
-            logger.warning(
+            log_safely(
+                logger,
+                logging.WARNING,
                 "Run %s: attempt failed, failure %d of %d allowed",
                 lease.run_id,
                 lease.failures + 1,
@@ -178,12 +190,25 @@ class _Execution:
         try:
             signal.send_robust(sender=self.sender, task_result=self.result)
         except BaseException:  # send_robust lets SystemExit and its like pass
-            logger.exception("Run %s: a signal receiver left by a base exception", self.attempt.lease.run_id)
+            log_safely(
+                logger,
+                logging.ERROR,
+                "Run %s: a signal receiver left by a base exception",
+                self.attempt.lease.run_id,
+                exc_info=True,
+            )
 
 
 @lru_cache(maxsize=1000)
 def _signature_of(function: Callable[..., Any]) -> Signature:
     return signature(function, follow_wrapped=False)
+
+
+def _ended_by(error: BaseException) -> AttemptEnded | None:
+    """Return the end of the attempt, also one that comes in a group alone, as out of a `TaskGroup`."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, AttemptEnded) else None
 
 
 def _current_tenant(lease: Lease) -> Any:

@@ -18,15 +18,22 @@ def heartbeat(leases: Sequence[Lease], *, using: str | None = None) -> set[UUID]
 
     Never waits: a row that another session has locked keeps its lease for now and counts as held.
     """
+    return set(extend(leases, using=using))
+
+
+def extend(leases: Sequence[Lease], *, using: str | None = None) -> dict[UUID, bool]:
+    """As `heartbeat()`, and say of each run whose fence holds whether its lease was extended.
+
+    It was not where another session has locked the row; try again soon, for the lease may end meanwhile.
+    """
     if not leases:
-        return set()
+        return {}
     alias = _arguments.database(using)
     params = {
         "run_id": [lease.run_id for lease in leases],
         "claim_token": [lease.claim_token for lease in leases],
     }
-    found = _statements.retried(alias, lambda: _statements.rows(alias, load("heartbeat_leases"), params))
-    return {row[0] for row in found}
+    return dict(_statements.retried(alias, lambda: _statements.rows(alias, load("heartbeat_leases"), params)))
 
 
 def checkpoint(lease: Lease, state: Any, *, using: str | None = None) -> int:

@@ -27,6 +27,7 @@ from django.db import InterfaceError, OperationalError, connections
 from tenantfair import policy, schema
 from tenantfair.conf import Settings, get_settings
 from tenantfair.exceptions import ConfigurationError
+from tenantfair.execution import log_safely
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.crew import Crew, Plan
 from tenantfair.worker.database import WorkerConnections
@@ -170,8 +171,8 @@ class Worker:
         return code
 
     def _supervise(self, crew: Crew) -> None:
-        """Return when the worker is asked to stop, or the dispatcher has ended by itself."""
-        while self._requests.count == 0 and not crew.dispatcher.stopping:
+        """Return when the worker is asked to stop, the dispatcher has ended or a thread has died."""
+        while self._requests.count == 0 and not crew.dispatcher.stopping and not crew.failed:
             self._look_after(crew)
             self._requests.wait(_SUPERVISE_SECONDS)
 
@@ -192,10 +193,10 @@ class Worker:
                 deadline = time.monotonic() + self.plan.drain_timeout
                 self._log(logging.INFO, "worker_draining", "Worker %s drains", self.plan.worker_id)
                 crew.drain()
-            if crew.wait_until_drained(_DRAIN_STEP_SECONDS):
+            if crew.wait_until_drained(_DRAIN_STEP_SECONDS) and not crew.failed:
                 break
             self._look_after(crew)
-            if self._requests.count > 1:
+            if self._requests.count > 1 or crew.failed:
                 return self._abandon(crew, EXIT_FORCED)
             if deadline is not None and time.monotonic() > deadline:
                 return self._abandon(crew, EXIT_UNDRAINED)
@@ -219,10 +220,10 @@ class Worker:
         try:
             self._on_event(event, **facts)
         except Exception:  # an observer can spoil nothing
-            logger.exception("An observer of the worker failed", extra=self._extra("observer_failed"))
+            self._log(logging.ERROR, "observer_failed", "An observer of the worker failed", exc_info=True)
 
-    def _log(self, level: int, event: str, message: str, *arguments: object) -> None:
-        logger.log(level, message, *arguments, extra=self._extra(event))
-
-    def _extra(self, event: str) -> dict[str, str]:
-        return {"event": event, "worker_id": self.plan.worker_id}
+    def _log(
+        self, level: int, event: str, message: str, *arguments: object, exc_info: bool | None = None
+    ) -> None:
+        extra = {"event": event, "worker_id": self.plan.worker_id}
+        log_safely(logger, level, message, *arguments, exc_info=exc_info, extra=extra)

@@ -14,6 +14,7 @@ from tenantfair import metrics
 from tenantfair.claim.base import Lease
 from tenantfair.conf import Settings
 from tenantfair.exceptions import ConfigurationError
+from tenantfair.execution import log_safely
 from tenantfair.runs import Released
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.completer import Completer
@@ -50,7 +51,7 @@ class Plan:
 
 
 class Crew:
-    """`prepare` verifies and synchronises the domain; `on_ended` is called when the dispatcher has ended."""
+    """`prepare` verifies and synchronises the domain; `on_ended` is called when a thread has ended."""
 
     def __init__(
         self,
@@ -63,6 +64,8 @@ class Crew:
     ) -> None:
         self.plan = plan
         self._on_ended = on_ended
+        # Whether a service thread has died: then this worker can keep none of its promises any more.
+        self.failed = False
         self._threads: dict[str, threading.Thread] = {}
         self._beat_seconds = plan.settings.heartbeat_seconds
         self.keeper = self._make_keeper(connections_of) if Keeper.supported else None
@@ -116,12 +119,14 @@ class Crew:
         services: dict[str, Callable[[], None]] = {
             "heartbeat": self.heartbeat.run,
             "completer": self.completer.run,
-            "dispatcher": self._dispatch,
+            "dispatcher": self.dispatcher.run,
         }
         if self._listener:
             services["listener"] = self._listener.run
         for name, run in services.items():
-            self._threads[name] = threading.Thread(target=run, name=f"tenantfair-{name}", daemon=True)
+            self._threads[name] = threading.Thread(
+                target=self._serve, args=[name, run], name=f"tenantfair-{name}", daemon=True
+            )
             self._threads[name].start()
         metrics.increment("tenantfair_worker_events_total", event="started")
 
@@ -145,9 +150,12 @@ class Crew:
             self.executor.launch(holding)
         except RuntimeError:
             metrics.increment("tenantfair_worker_events_total", event="launch_error")
-            logger.exception(
+            log_safely(
+                logger,
+                logging.ERROR,
                 "Run %s could not be started and is released",
                 holding.lease.run_id,
+                exc_info=True,
                 extra=about("launch_failed", holding.lease, self.plan.worker_id),
             )
             return False
@@ -206,9 +214,19 @@ class Crew:
     def _poll(self) -> None:
         self.dispatcher.request()
 
-    def _dispatch(self) -> None:
+    def _serve(self, name: str, run: Callable[[], None]) -> None:
         try:
-            self.dispatcher.run()
+            run()
+        except BaseException:  # each loop survives what it can; what ends it must end the worker
+            self.failed = True
+            log_safely(
+                logger,
+                logging.CRITICAL,
+                "The thread %s has died; the worker ends",
+                name,
+                exc_info=True,
+                extra={"event": "service_died", "worker_id": self.plan.worker_id},
+            )
         finally:
             self._on_ended()
 

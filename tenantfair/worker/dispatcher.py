@@ -32,6 +32,7 @@ from tenantfair.exceptions import (
     SchemaMismatch,
     TenantFairError,
 )
+from tenantfair.execution import log_safely
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.calls import Calls
@@ -131,7 +132,10 @@ class Dispatcher:
         """Wait for the next poll; False when there is none."""
         with self._changed:
             while not self._stopping:
-                self.beat = now = time.monotonic()
+                now = time.monotonic()
+                if self._failures == 0:
+                    # Nothing is wanted of the database, and the last answer was one.
+                    self.beat = now
                 due = self._earliest if self._requested else self._latest
                 if now >= due:
                     self._requested = False
@@ -141,10 +145,14 @@ class Dispatcher:
 
     def _poll_safely(self) -> None:
         try:
+            self._poll_or_back_off()
+        except Exception:  # the top of the thread's loop: a worker that no longer claims must not look alive
+            self._back_off()
+            self._log(logging.CRITICAL, "dispatcher_failed", "The dispatcher failed", exc_info=True)
+
+    def _poll_or_back_off(self) -> None:
+        try:
             self._poll()
-            self._failures = 0
-            self._refused_since = None
-            self._alarmed = False
         except _LaunchFailed:
             self._back_off()
         except SchemaMismatch as error:
@@ -153,9 +161,10 @@ class Dispatcher:
             self._refused(refusal)
         except Error as error:
             self._failed(error)
-        except Exception:  # the last resort: a worker that no longer claims must not look alive
-            logger.critical("The dispatcher failed", exc_info=True, extra=self._extra("dispatcher_failed"))
-            self._back_off()
+        else:
+            self._failures = 0
+            self._refused_since = None
+            self._alarmed = False
 
     def _demand(self) -> int:
         if self._stopping:
@@ -188,8 +197,8 @@ class Dispatcher:
         granted = fruitless = False
         asks = True
         while (demand := self._gathered_demand()) > 0:
-            self.beat = time.monotonic()
             batch = self._calls.claim(demand, asks=asks, until=end if fruitless else None)
+            self.beat = time.monotonic()
             if batch is None:
                 break
             asks = False
@@ -210,7 +219,9 @@ class Dispatcher:
     def _start(self, batch: ClaimBatch, asked_at: float) -> None:
         """Launch what was granted; `_LaunchFailed` when one of the leases could not be started."""
         for run in batch.poisoned:
-            logger.warning(
+            log_safely(
+                logger,
+                logging.WARNING,
                 "Run %s is poisoned: %s",
                 run.run_id,
                 run.poison_reason,
@@ -244,7 +255,8 @@ class Dispatcher:
         self._earliest = self._latest = time.monotonic() + pause
 
     def _refused(self, refusal: ClaimUnavailable) -> None:
-        now = time.monotonic()
+        # A refusal is an answer.
+        self.beat = now = time.monotonic()
         self._refused_since = self._refused_since or now
         if refusal.reason == "unsupported_isolation":
             self._give_up(
@@ -256,24 +268,25 @@ class Dispatcher:
             )
             return
         if refusal.reason in _POLICY_REASONS:
-            logger.warning("Claims are refused: %s", refusal.reason, extra=self._extra("claim_refused"))
+            self._log(logging.WARNING, "claim_refused", "Claims are refused: %s", refusal.reason)
             self._check_again()
         elif refusal.reason == "read_only_transaction":
             # After a failover the same name may lead to the new primary.
             connections[self._connections.alias].close()
         if now - self._refused_since > _ALARM_SECONDS and not self._alarmed:
             self._alarmed = True
-            logger.error(
+            self._log(
+                logging.ERROR,
+                "claims_refused",
                 "Claims have been refused for more than %d s: %s",
                 _ALARM_SECONDS,
                 refusal.reason,
-                extra=self._extra("claims_refused"),
             )
         self._back_off(longest=self._interval if refusal.reason == "lock_contention" else _LONGEST_BACKOFF)
 
     def _failed(self, error: Error) -> None:
         metrics.increment("tenantfair_worker_events_total", event="claim_error")
-        logger.warning("A claim failed: %s", str(error).strip(), extra=self._extra("claim_failed"))
+        self._log(logging.WARNING, "claim_failed", "A claim failed: %s", str(error).strip())
         self._connections.unprepare(error)
         connections[self._connections.alias].close()
         if getattr(error.__cause__, "sqlstate", None) in _SHAPE_SQLSTATES:
@@ -286,11 +299,16 @@ class Dispatcher:
         except (ConfigurationError, InactiveEngine, SchemaMismatch) as error:
             self._give_up(error)
         except Error as error:
-            logger.warning("The schema cannot be verified now: %s", error, extra=self._extra("verify_failed"))
+            self._log(logging.WARNING, "verify_failed", "The schema cannot be verified now: %s", error)
 
     def _give_up(self, error: TenantFairError) -> None:
         self.fatal = error
         self.stop()
+
+    def _log(
+        self, level: int, event: str, message: str, *arguments: object, exc_info: bool | None = None
+    ) -> None:
+        log_safely(logger, level, message, *arguments, exc_info=exc_info, extra=self._extra(event))
 
     def _extra(self, event: str) -> dict[str, Any]:
         return {"event": event, "worker_id": self._worker_id}

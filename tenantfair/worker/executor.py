@@ -23,7 +23,7 @@ from django.db import Error, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
-from tenantfair.execution import execute
+from tenantfair.execution import execute, log_safely
 from tenantfair.runs import Outcome, Retry
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.holdings import Holding
@@ -125,15 +125,18 @@ class Executor:
             finally:
                 _tidy_connections()
         except BaseException:  # the last resort: nothing may end this thread with its lease unsettled
-            logger.critical(
+            log_safely(
+                logger,
+                logging.CRITICAL,
                 "Run %s: the worker failed around the task",
                 holding.lease.run_id,
                 exc_info=True,
                 extra=about("executor_failed", holding.lease, self._worker_id),
             )
-        with self._lock:
-            self._spare += 1
-        self._on_outcome(holding, outcome, time.monotonic() - started)
+        finally:
+            with self._lock:
+                self._spare += 1
+            self._on_outcome(holding, outcome, time.monotonic() - started)
 
 
 def _tidy_connections() -> None:
@@ -144,14 +147,16 @@ def _tidy_connections() -> None:
             if not _is_in_transaction(connection):
                 connection.close_if_unusable_or_obsolete()
                 continue
-            logger.warning(
+            log_safely(
+                logger,
+                logging.WARNING,
                 "A task has left a transaction open on %r; it is rolled back",
                 connection.alias,
                 extra={"event": "transaction_left_open"},
             )
             connection.close()
         except Error:
-            logger.warning("A connection of a task could not be closed", exc_info=True)
+            log_safely(logger, logging.WARNING, "A connection of a task could not be closed", exc_info=True)
         del connections[connection.alias]
 
 

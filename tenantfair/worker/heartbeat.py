@@ -1,6 +1,8 @@
 """Keeps the leases of running work alive: all of them in one statement, four times per lease.
 
 A thread of its own on a connection of its own, so neither a task nor the storing of outcomes can hold it up.
+It waits for no lock either: a row that somebody has locked is tried again every 50 ms until it is free, so
+that a lease which has grown old in a long transaction is renewed soon after this has ended.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
 from django.db import Error, connections
 
-from tenantfair import metrics, policy, runs
+from tenantfair import metrics, policy
+from tenantfair.execution import log_safely
+from tenantfair.runs.holder import extend
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.database import WorkerConnections
@@ -25,6 +29,7 @@ logger = logging.getLogger("tenantfair.worker")
 
 _LONGEST_STATEMENT: Final = 1000
 _BEATS_PER_LEASE: Final = 4
+_SKIPPED_SECONDS: Final = 0.05
 
 
 class Heartbeat:
@@ -51,18 +56,27 @@ class Heartbeat:
         self._on_renewed = on_renewed
         self._stopping = threading.Event()
         self._failures = 0
+        # Held, but locked by somebody when they were last to be renewed.
+        self._skipped: list[Holding] = []
         self.beat = time.monotonic()
 
     def run(self) -> None:
         """Renew until `stop()`."""
         with self._connections.own():
-            while not self._stopping.wait(self._pause()):
-                self.beat = time.monotonic()
-                self.renew()
+            due = time.monotonic() + self._pause()
+            while not self._stopping.wait(self._until(due)):
+                again = time.monotonic() < due
+                self._safely(self.renew_skipped if again else self.renew)
+                if self._failures or not again:
+                    due = time.monotonic() + self._pause()
 
     def stop(self) -> None:
         """Let `run()` end."""
         self._stopping.set()
+
+    def _until(self, due: float) -> float:
+        left = max(0.0, due - time.monotonic())
+        return min(left, _SKIPPED_SECONDS) if self._skipped else left
 
     def _pause(self) -> float:
         if self._failures:
@@ -72,35 +86,58 @@ class Heartbeat:
     def renew(self) -> None:
         """Renew every lease held now, and mark those that are no longer this worker's."""
         began = time.monotonic()
+        self._extend(self._holdings.to_renew())
+        lease_seconds = policy.get_default(using=self._connections.alias).lease_seconds
+        self._interval = min(self._longest_interval, lease_seconds / _BEATS_PER_LEASE)
+        self._on_renewed(began)
+
+    def renew_skipped(self) -> None:
+        """Renew what is still held of what was locked the last time."""
+        skipped = self._skipped
+        self._extend([holding for holding in self._holdings.to_renew() if holding in skipped])
+
+    def _safely(self, renew: Callable[[], None]) -> None:
         try:
-            for batch in _batches(self._holdings.to_renew()):
-                self._renew(batch)
-            lease_seconds = policy.get_default(using=self._connections.alias).lease_seconds
+            renew()
         except Error as error:
-            self._failures += 1
-            metrics.increment("tenantfair_worker_events_total", event="heartbeat_error")
-            logger.warning(
-                "Leases were not renewed: %s",
-                str(error).strip(),
-                extra={"event": "heartbeat_failed", "worker_id": self._worker_id},
-            )
             connections[self._connections.alias].close()
+            self._failed(logging.WARNING, "Leases were not renewed: %s", str(error).strip())
+        except Exception as error:  # the top of the thread's loop: when it ends, the leases of all tasks do
+            self._failed(logging.ERROR, "Leases were not renewed: %s", type(error).__name__, exc_info=error)
         else:
             self._failures = 0
-            self._interval = min(self._longest_interval, lease_seconds / _BEATS_PER_LEASE)
-            self._on_renewed(began)
+            # Stamped by answers alone: what is only tried says nothing about the database.
+            self.beat = time.monotonic()
 
-    def _renew(self, batch: Mapping[UUID, Holding]) -> None:
-        ours = runs.heartbeat([holding.lease for holding in batch.values()], using=self._connections.alias)
-        for run_id, holding in batch.items():
-            # An ended task's fence goes when its outcome is stored; who stores it learns whether it held.
-            if run_id not in ours and not holding.ended:
-                self._lose(holding)
+    def _failed(
+        self, level: int, message: str, *arguments: object, exc_info: Exception | None = None
+    ) -> None:
+        self._failures += 1
+        self._skipped = []
+        metrics.increment("tenantfair_worker_events_total", event="heartbeat_error")
+        extra = {"event": "heartbeat_failed", "worker_id": self._worker_id}
+        log_safely(logger, level, message, *arguments, exc_info=exc_info, extra=extra)
+
+    def _extend(self, held: Sequence[Holding]) -> None:
+        skipped: list[Holding] = []
+        for batch in _batches(held):
+            leases = [holding.lease for holding in batch.values()]
+            ours = extend(leases, using=self._connections.alias)
+            for run_id, holding in batch.items():
+                if run_id in ours:
+                    if not ours[run_id]:
+                        skipped.append(holding)
+                # An ended task's fence goes when its outcome is stored; who stores it learns whether it held.
+                elif not holding.ended:
+                    self._lose(holding)
+        self._skipped = skipped
 
     def _lose(self, holding: Holding) -> None:
         holding.monitor.lost.set()
         metrics.increment("tenantfair_fences_lost_total", operation="heartbeat")
-        logger.warning(
+        log_safely(
+            logger,
+            logging.WARNING,
             "Run %s is no longer this worker's; its result will be dropped",
             holding.lease.run_id,
             extra=about("fence_lost", holding.lease, self._worker_id),

@@ -22,6 +22,7 @@ import psycopg
 from psycopg import sql
 
 from tenantfair import metrics
+from tenantfair.execution import log_safely
 from tenantfair.wakeups import CHANNEL_SQL
 from tenantfair.worker.backoff import backoff
 
@@ -70,7 +71,9 @@ class Listener:
             try:
                 if not self._listen(ears):
                     return
-            except psycopg.Error as error:
+            except (
+                Exception
+            ) as error:  # the top of the thread's loop: whatever it is may have passed next time
                 self._lost(error)
                 self._stopping.wait(backoff(self._failures, longest=_LONGEST_BACKOFF))
             finally:
@@ -119,18 +122,24 @@ class Listener:
                 connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
                 return True
         if not self._stopping.is_set():
-            logger.warning(
+            log_safely(
+                logger,
+                logging.WARNING,
                 "Notifications do not arrive, as behind a pooler in transaction mode; polling goes on."
                 " TENANTFAIR['LISTEN_DATABASE'] can name an alias with a direct connection",
                 extra={"event": "listener_deaf", "worker_id": self._worker_id},
             )
         return False
 
-    def _lost(self, error: psycopg.Error) -> None:
+    def _lost(self, error: Exception) -> None:
         self._failures += 1
         metrics.increment("tenantfair_worker_events_total", event="listener_lost")
-        logger.warning(
+        expected = isinstance(error, psycopg.Error)
+        log_safely(
+            logger,
+            logging.WARNING if expected else logging.ERROR,
             "Not listening, polling goes on: %s",
-            str(error).strip(),
+            str(error).strip() if expected else type(error).__name__,
+            exc_info=None if expected else error,
             extra={"event": "listener_lost", "worker_id": self._worker_id},
         )

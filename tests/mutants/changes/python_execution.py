@@ -4,6 +4,24 @@ from tests.mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
+        name="execute-ends-with-a-lost-checkpoint",
+        file="execution/execute.py",
+        old="            return replace(ended.outcome, lease=self.attempt.lease)\n",
+        new="            return ended.outcome\n",
+        breaks="an attempt that ends in a block it has saved in keeps its own fence",
+        killed_by=(
+            "test_execution.py::TestCheckpoints::test_an_attempt_that_ends_in_a_block_keeps_its_fence_and_loses_the_blocks_checkpoint",
+        ),
+    ),
+    Mutant(
+        name="execute-calls-a-lost-run",
+        file="execution/execute.py",
+        old="            return Released(self.attempt.lease, started=False)\n",
+        new="            pass\n",
+        breaks="a run known to be lost is not called",
+        killed_by=("test_execution.py::TestSignals::test_a_run_known_to_be_lost_is_not_called",),
+    ),
+    Mutant(
         name="execute-any-module",
         file="execution/resolve.py",
         old="if allowed is not None and not any(",

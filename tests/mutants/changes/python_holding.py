@@ -98,11 +98,21 @@ MUTANTS = (
     Mutant(
         name="heartbeat-loses-ended-tasks",
         file="worker/heartbeat.py",
-        old="            if run_id not in ours and not holding.ended:\n",
-        new="            if run_id not in ours:\n",
+        old="                elif not holding.ended:\n",
+        new="                else:\n",
         breaks="an ended task is judged by its outcome, not by the heartbeat",
         killed_by=(
             "test_worker_heartbeat.py::test_an_ended_task_is_not_called_lost_when_its_outcome_is_just_being_stored",
+        ),
+    ),
+    Mutant(
+        name="heartbeat-forgets-locked-rows",
+        file="worker/heartbeat.py",
+        old="        self._skipped = skipped\n",
+        new="        self._skipped = []\n",
+        breaks="a signal or a checkpoint in a long transaction revokes no claim",
+        killed_by=(
+            "test_worker_heartbeat.py::test_a_lease_that_somebody_locked_is_renewed_soon_after_it_is_free_and_delays_no_other",
         ),
     ),
     Mutant(

@@ -186,6 +186,24 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="worker-lives-on-without-a-thread",
+        file="worker/crew.py",
+        old="            self.failed = True\n",
+        new="",
+        breaks="a worker one of whose threads has died does not look alive",
+        killed_by=("test_worker_runs.py::test_a_worker_one_of_whose_threads_has_died_ends_and_says_so",),
+    ),
+    Mutant(
+        name="worker-back-off-looks-healthy",
+        file="worker/dispatcher.py",
+        old="                if self._failures == 0:\n",
+        new="                if self._failures >= 0:\n",
+        breaks="the health file grows old once the database does not answer",
+        killed_by=(
+            "test_dispatcher.py::test_a_dispatcher_is_stamped_by_answers_and_not_while_it_waits_for_one",
+        ),
+    ),
+    Mutant(
         name="worker-undrained-exits-0",
         file="worker/__init__.py",
         old="EXIT_UNDRAINED: Final = 75",

@@ -143,7 +143,8 @@ def test_a_failed_heartbeat_is_repeated_on_a_new_connection() -> None:
 
 
 def test_a_lease_that_somebody_locked_is_renewed_soon_after_it_is_free_and_delays_no_other() -> None:
-    """Between two beats, of which the next is an hour away."""
+    """Between two beats, of which the next is a quarter of an hour away."""
+    policy_in_force(lease_seconds=3600)
     holdings = Holdings(places=2)
     locked, free = (holdings.take(claimed_lease()) for _ in range(2))
     heartbeat = beating(holdings)

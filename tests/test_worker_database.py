@@ -56,6 +56,14 @@ def test_what_the_host_says_about_preparing_stands(monkeypatch: pytest.MonkeyPat
     assert threshold_of(connections_of) is None
 
 
+def test_a_session_keeps_no_list_of_its_statements_in_debug_mode(settings: Any) -> None:
+    settings.DEBUG = True
+    with WorkerConnections("default", "debugged").own() as own, own.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+        assert list(own.queries_log) == []
+
+
 def test_plans_made_on_an_empty_table_stay_right_when_it_has_grown() -> None:
     """Without a single row read in order: the statements of a session are planned before there is work."""
     policy_in_force(max_active=1_000)

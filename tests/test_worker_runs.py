@@ -30,7 +30,7 @@ from tenantfair.worker.holdings import Holdings
 from tenantfair.worker.listener import Listener
 from tests.factories import claimed_lease, policy_in_force, run_in, snapshot
 from tests.rows import Session, sessions
-from tests.threads import until_someone_waits_for
+from tests.threads import LONGEST_WAIT_SECONDS, in_django_thread, until_someone_waits_for
 from tests.worker_parts import GATES, NEVER, logging_that_raises, run_until_idle, running, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -390,6 +390,59 @@ def test_a_worker_one_of_whose_threads_has_died_ends_and_says_so(
     assert [
         (record.levelname, getattr(record, "event", None)) for record in caplog.records if record.exc_info
     ] == [("CRITICAL", "service_died")]
+
+
+@pytest.mark.parametrize("service", [Heartbeat, Listener])
+def test_a_drained_worker_does_not_wait_for_what_has_nothing_to_lose(
+    service: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the listener, or the heartbeat, is still connecting to a server that does not answer."""
+    test_ends = threading.Event()
+    monkeypatch.setattr("tenantfair.worker.crew._CLOSING_SECONDS", 0.2)
+    monkeypatch.setattr(service, "run", lambda self: test_ends.wait(60))
+    try:
+        assert Worker(interval=0.05, until_idle=True, concurrency=1).run() == EXIT_DRAINED
+    finally:
+        test_ends.set()
+
+
+def test_a_worker_that_is_stopped_while_its_start_waits_ends_at_once_with_0(
+    other: Session, observer: Session
+) -> None:
+    other.execute("BEGIN")
+    other.execute("LOCK TABLE tenantfair_policy IN ACCESS EXCLUSIVE MODE")
+    worker = Worker(listen=False)
+    code = in_django_thread(worker.run)
+    try:
+        until_someone_waits_for(other, observer)
+        worker.stop()
+        assert code.result(timeout=LONGEST_WAIT_SECONDS) == EXIT_DRAINED
+    finally:
+        other.execute("ROLLBACK")
+        assert worker.finished.wait(LONGEST_WAIT_SECONDS)
+
+
+def test_a_start_that_waits_for_a_lock_says_so_and_goes_on_once_it_is_free(
+    other: Session, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tenantfair.worker._BOOT_OPTIONS", "-c lock_timeout=20ms")
+    run = queue("thread_name")
+    other.execute("BEGIN")
+    other.execute("LOCK TABLE tenantfair_policy IN ACCESS EXCLUSIVE MODE")
+
+    def said() -> list[str]:
+        return [
+            record.getMessage()
+            for record in caplog.records
+            if getattr(record, "event", None) == "boot_locked"
+        ]
+
+    with running(Worker(listen=False, interval=0.05)):
+        until(said, "the worker says what it waits for")
+        other.execute("ROLLBACK")
+        until(lambda: runs.get(run.run_id).state == "completed", "the worker has started")
+
+    assert "tenantfair_policy" in said()[0]
 
 
 def test_an_observer_that_fails_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,6 @@
 """The worker: claims runs, runs them in threads, keeps their leases and stores their outcomes.
 
-    main thread   signals and supervision, this module
+    main thread   signals and supervision, this module; what a start waits for, a thread waits for
     dispatcher    when to claim and how much; one claim in flight
     executor      one thread per running task
     heartbeat     renews leases, with a keeper process for when this one is held up
@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,17 +34,21 @@ from tenantfair.worker.crew import Crew, Plan
 from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.stopping import StopRequests
 
-__all__ = ["EXIT_DRAINED", "EXIT_FORCED", "EXIT_UNDRAINED", "Worker", "default_worker_id"]
+__all__ = ["EXIT_DRAINED", "EXIT_FORCED", "EXIT_UNDRAINED", "EXIT_UNFIT", "Worker", "default_worker_id"]
 
 logger = logging.getLogger("tenantfair.worker")
 
 EXIT_DRAINED: Final = 0
 EXIT_FORCED: Final = 1
 EXIT_UNDRAINED: Final = 75
+EXIT_UNFIT: Final = 78
 
 _SUPERVISE_SECONDS: Final = 1.0
 _DRAIN_STEP_SECONDS: Final = 0.05
 _LONGEST_BACKOFF: Final = 10.0
+# So that a start that waits for a lock says so, again and again.
+_BOOT_OPTIONS: Final = "-c lock_timeout=5s"
+_LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 def default_worker_id() -> str:
@@ -94,20 +99,23 @@ class Worker:
         self.finished = threading.Event()
         self._on_event = on_event
         self._requests = StopRequests()
+        self._boot_abandoned = threading.Event()
         self._connections = WorkerConnections(self.plan.using, self.plan.worker_id)
 
     def run(self) -> int:
-        """Work until stopped, and return the exit code: 0 drained, 1 forced, 75 not drained in time.
+        """Work until stopped, and return the exit code.
 
-        Raises `ConfigurationError`, `SchemaMismatch` or `InactiveEngine`, at the start or once all running
-        tasks have ended. After 1 and 75 there are threads that still run: leave the process by `os._exit`.
+        0 drained, 1 forced or one of the worker's own threads has died, 75 not drained in time, 78 the same
+        after settings or schema have ceased to fit. Raises `ConfigurationError`, `SchemaMismatch` or
+        `InactiveEngine`, at the start or once all running tasks have ended. After a code other than 0 there
+        are threads that still run: leave the process by `os._exit`.
         """
         try:
             self._refuse_open_transaction()
             # Before anything is connected: another driver cannot read what our sessions ask for.
             schema.require_postgresql(self.plan.using)
             with self._requests:
-                return self._work() if self._prepare_patiently() else EXIT_DRAINED
+                return self._work() if self._boot() else EXIT_DRAINED
         finally:
             self._requests.close()
             self.finished.set()
@@ -127,21 +135,49 @@ class Worker:
         schema.verify(self.plan.using)
         policy.synchronize(self.plan.using)
 
+    def _boot(self) -> bool:
+        """Prepare in a thread, so that signals are obeyed whatever that waits for; False when asked to stop.
+
+        The thread is then left where it is, which may be a connection attempt or a wait for a lock.
+        """
+        booted: Future[bool] = Future()
+
+        def boot() -> None:
+            try:
+                booted.set_result(self._prepare_patiently())
+            except BaseException as error:  # handed on to whoever waits
+                booted.set_exception(error)
+            finally:
+                self._requests.poke()
+
+        threading.Thread(target=boot, name="tenantfair-boot", daemon=True).start()
+        while not booted.done() and self._requests.count == 0:
+            self._requests.wait(_SUPERVISE_SECONDS)
+        if booted.done():
+            return booted.result()
+        self._boot_abandoned.set()
+        self._log(
+            logging.INFO, "worker_stopped", "Worker %s stopped before it had started", self.plan.worker_id
+        )
+        return False
+
     def _prepare_patiently(self) -> bool:
-        """Verify and synchronise, waiting for the database; False when asked to stop."""
+        """Verify and synchronise, waiting for the database; False when given up."""
         failures = 0
-        while self._requests.count == 0:
+        while not self._boot_abandoned.is_set():
             try:
                 self._connections.probe()
-                with self._connections.own():
+                with self._connections.own(server_options=_BOOT_OPTIONS):
                     self._prepare()
                 return True
             except (OperationalError, InterfaceError) as error:
                 failures += 1
-                self._log(
-                    logging.WARNING, "database_away", "The database cannot be reached: %s", str(error).strip()
-                )
-                self._requests.wait(backoff(failures, longest=_LONGEST_BACKOFF))
+                if getattr(error.__cause__, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+                    event, message = "boot_locked", "The start waits for a lock that a session holds: %s"
+                else:
+                    event, message = "database_away", "The database cannot be reached: %s"
+                self._log(logging.WARNING, event, message, str(error).strip())
+                self._boot_abandoned.wait(backoff(failures, longest=_LONGEST_BACKOFF))
         return False
 
     def _work(self) -> int:
@@ -166,9 +202,10 @@ class Worker:
             code = self._drain(crew)
         finally:
             crew.close_keeper()
-        if code == EXIT_DRAINED and crew.dispatcher.fatal is not None:
-            raise crew.dispatcher.fatal
-        return code
+        fatal = crew.dispatcher.fatal
+        if code == EXIT_DRAINED and fatal is not None:
+            raise fatal
+        return EXIT_UNFIT if code == EXIT_UNDRAINED and fatal is not None else code
 
     def _supervise(self, crew: Crew) -> None:
         """Return when the worker is asked to stop, the dispatcher has ended or a thread has died."""

@@ -31,6 +31,7 @@ logger = logging.getLogger("tenantfair.worker")
 
 _CLOSING_SECONDS: Final = 5.0
 _STALE_SECONDS: Final = 30.0
+_MAY_BE_LEFT: Final = frozenset({"heartbeat", "listener"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +179,10 @@ class Crew:
         )
 
     def close(self) -> bool:
-        """End all threads of a drained worker; False when one does not end."""
+        """End all threads of a drained worker; False when one that a task may still occupy does not end.
+
+        Neither the listener nor the heartbeat, which may wait for a connection, has anything left to lose.
+        """
         self.completer.stop()
         self.heartbeat.stop()
         if self._listener:
@@ -187,9 +191,12 @@ class Crew:
             self._metrics_server.stop()
         ended = self.executor.stop(_CLOSING_SECONDS)
         deadline = time.monotonic() + _CLOSING_SECONDS
-        for thread in self._threads.values():
+        for name in ("dispatcher", "completer", "heartbeat", "listener"):
+            if (thread := self._threads.get(name)) is None:
+                continue
             thread.join(max(0.0, deadline - time.monotonic()))
-            ended = ended and not thread.is_alive()
+            if name not in _MAY_BE_LEFT:
+                ended = ended and not thread.is_alive()
         metrics.increment("tenantfair_worker_events_total", event="stopped")
         return ended
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -89,10 +90,13 @@ class WorkerConnections:
             connection.close()
 
     @contextmanager
-    def own(self) -> Iterator[BaseDatabaseWrapper]:
-        """Let `connections[alias]` be the worker's own in this thread; closed at the end."""
+    def own(self, *, server_options: str = "") -> Iterator[BaseDatabaseWrapper]:
+        """Let `connections[alias]` be the worker's own in this thread; closed at the end.
+
+        `server_options` are asked for besides, where the server takes ours.
+        """
         previous = connections[self.alias]
-        mine = connections[self.alias] = self._wrapper(self.alias)
+        mine = connections[self.alias] = self._wrapper(self.alias, server_options)
         try:
             yield mine
         finally:
@@ -124,15 +128,17 @@ class WorkerConnections:
         role: str | None = connections[self.alias].settings_dict["OPTIONS"].get("assume_role")
         return role
 
-    def _wrapper(self, alias: str) -> BaseDatabaseWrapper:
+    def _wrapper(self, alias: str, server_options: str = "") -> BaseDatabaseWrapper:
         settings = dict(connections[alias].settings_dict)
-        settings["OPTIONS"] = self._options(settings["OPTIONS"])
+        settings["OPTIONS"] = self._options(settings["OPTIONS"], server_options)
         settings |= {"AUTOCOMMIT": True, "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}
         backend = load_backend(settings["ENGINE"])
         wrapper: BaseDatabaseWrapper = backend.DatabaseWrapper(settings, alias)
+        # With DEBUG Django keeps what was executed until a request ends, and no request ends here.
+        wrapper.queries_log = deque(maxlen=0)
         return wrapper
 
-    def _options(self, host: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, host: Mapping[str, Any], server_options: str) -> dict[str, Any]:
         options = _LIVENESS | dict(host)
         options.pop("pool", None)
         options["isolation_level"] = IsolationLevel.READ_COMMITTED
@@ -140,7 +146,7 @@ class WorkerConnections:
         # What a service file says about options cannot be seen here, and ours would replace it.
         if self._with_server_options and "service" not in options:
             given = options.get("options", os.environ.get("PGOPTIONS", ""))
-            options["options"] = f"{given} {_SERVER_OPTIONS}".strip()
+            options["options"] = f"{given} {_SERVER_OPTIONS} {server_options}".strip()
             if self._prepares:
                 options.setdefault("prepare_threshold", _PREPARE_THRESHOLD)
         return options

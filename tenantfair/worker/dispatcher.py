@@ -302,6 +302,8 @@ class Dispatcher:
             self._log(logging.WARNING, "verify_failed", "The schema cannot be verified now: %s", error)
 
     def _give_up(self, error: TenantFairError) -> None:
+        # Running tasks may go on for long, or be cut off: it is said now, with its remedy.
+        self._log(logging.CRITICAL, "domain_unfit", "No more is claimed: %s", error)
         self.fatal = error
         self.stop()
 

@@ -100,6 +100,34 @@ def test_a_task_that_outlasts_the_drain_keeps_its_claim_until_the_lease_ends(sta
     assert stage.ledger.most_at_once(gone={worker.pid: ended}) == {"acme": 1}
 
 
+def test_a_domain_that_ceases_to_fit_is_told_at_once_and_exits_78_though_tasks_run(stage: Stage) -> None:
+    worker = stage.start_worker("--drain-timeout=0.5")
+    (run_id,) = stage.enqueue("hold", str(stage.gate()))
+    stage.until_started(run_id)
+
+    stage.query("ALTER FUNCTION tenantfair_claim RENAME TO elsewhere")
+    stage.enqueue("quick", tenant="globex")
+
+    assert worker.exit_code() == 78
+    assert "No more is claimed" in worker.said()
+    assert "tenantfair_claim" in worker.said()
+
+
+def test_a_signal_ends_a_start_that_waits_for_a_lock(stage: Stage) -> None:
+    with stage.connect() as holder, holder.transaction():
+        holder.execute("LOCK TABLE tenantfair_policy IN ACCESS EXCLUSIVE MODE")
+        worker = stage.start_worker(ready=False)
+        until(
+            lambda: stage.query(
+                "SELECT pid FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))",
+                holder.info.backend_pid,
+            ),
+            "the worker waits",
+        )
+        worker.signal(signal.SIGTERM)
+        assert worker.exit_code() == 0
+
+
 def test_a_worker_that_has_started_all_it_may_lets_it_end_however_long_it_takes(stage: Stage) -> None:
     gate = stage.gate()
     (run_id,) = stage.enqueue("give_way", str(gate))

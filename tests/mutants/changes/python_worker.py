@@ -204,6 +204,34 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="worker-start-deaf-to-signals",
+        file="worker/__init__.py",
+        old="        while not booted.done() and self._requests.count == 0:\n",
+        new="        while not booted.done():\n",
+        breaks="a signal during the start is obeyed, whatever the start waits for (contract 7)",
+        killed_by=(
+            "test_worker_runs.py::test_a_worker_that_is_stopped_while_its_start_waits_ends_at_once_with_0",
+        ),
+    ),
+    Mutant(
+        name="worker-waits-for-a-connecting-listener",
+        file="worker/crew.py",
+        old="            if name not in _MAY_BE_LEFT:\n",
+        new="            if name:\n",
+        breaks="75 means that tasks still ran (contract 7)",
+        killed_by=("test_worker_runs.py::test_a_drained_worker_does_not_wait_for_what_has_nothing_to_lose",),
+    ),
+    Mutant(
+        name="worker-fatal-error-hidden-by-75",
+        file="worker/__init__.py",
+        old="        return EXIT_UNFIT if code == EXIT_UNDRAINED and fatal is not None else code\n",
+        new="        return code\n",
+        breaks="a schema that ceased to fit is exit code 78 (contract 6)",
+        killed_by=(
+            "processes/test_processes_signals.py::test_a_domain_that_ceases_to_fit_is_told_at_once_and_exits_78_though_tasks_run",
+        ),
+    ),
+    Mutant(
         name="worker-undrained-exits-0",
         file="worker/__init__.py",
         old="EXIT_UNDRAINED: Final = 75",

@@ -292,6 +292,61 @@ def test_a_silent_worker_that_computes_has_its_leases_kept() -> None:
         keeper.stop()
 
 
+def test_a_keeper_connects_with_the_parameters_that_hold_by_then() -> None:
+    """Credentials that last for minutes: those of the start lead nowhere when the keeper first needs some."""
+    connections_of = WorkerConnections("default", "rotates")
+    fresh = connections_of.params("default")
+    given = [{**fresh, "dbname": "no_such_database"}]
+    lease = claimed_lease()
+    keeper = Keeper(places=2, interval=0.1, params=lambda: given[-1], worker_id="rotates", role=None)
+    keeper.ensure_running()
+    first = keeper.pid
+    try:
+        given.append(fresh)
+        keeper.write_place(1, lease)
+
+        def renewed() -> bool:
+            keeper.ensure_running()
+            return claimed_at(lease.run_id) > LONG_AGO
+
+        until(renewed, "the keeper renews")
+        assert keeper.pid == first
+    finally:
+        keeper.stop()
+
+
+def test_a_keeper_that_does_not_read_is_replaced_and_holds_up_nobody() -> None:
+    given = [{"password": "0"}]
+    keeper = Keeper(places=1, interval=0.0, params=lambda: given[-1], worker_id="stuck", role=None)
+    keeper.ensure_running()
+    first = keeper.pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    try:
+
+        def replaced() -> bool:
+            given.append({"password": str(len(given)) * 10_000})
+            keeper.ensure_running()
+            return keeper.pid not in {None, first}
+
+        until(replaced, "another keeper runs")
+    finally:
+        keeper.stop()
+
+
+def test_parameters_that_cannot_be_made_leave_the_keeper_and_the_worker_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> Any:
+        raise RuntimeError("no token")
+
+    keeper = Keeper(places=1, interval=60, params=fail, worker_id="fails", role=None)
+    keeper.ensure_running()
+    keeper.stop()
+
+    assert [getattr(record, "event", None) for record in caplog.records] == ["keeper_failed"]
+
+
 def test_a_keeper_that_dies_is_started_again_and_ends_when_told() -> None:
     keeper = Keeper(places=1, interval=60, params=dict, worker_id="dies", role=None)
     try:

@@ -172,11 +172,11 @@ class Worker:
                 return True
             except (OperationalError, InterfaceError) as error:
                 failures += 1
+                said = str(error).strip()
                 if getattr(error.__cause__, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
-                    event, message = "boot_locked", "The start waits for a lock that a session holds: %s"
+                    self._log(logging.WARNING, "boot_locked", "The start waits for somebody's lock: %s", said)
                 else:
-                    event, message = "database_away", "The database cannot be reached: %s"
-                self._log(logging.WARNING, event, message, str(error).strip())
+                    self._log(logging.WARNING, "database_away", "The database cannot be reached: %s", said)
                 self._boot_abandoned.wait(backoff(failures, longest=_LONGEST_BACKOFF))
         return False
 

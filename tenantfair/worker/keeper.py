@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tenantfair.claim.base import Lease
+from tenantfair.execution import log_safely
 from tenantfair.sql import load
 from tenantfair.worker import keeper_process
 
@@ -51,6 +52,9 @@ class Keeper:
         self._role = role
         self._worker_id = worker_id
         self._process: subprocess.Popen[bytes] | None = None
+        # The parameters that the process has, and until when they are not compared again.
+        self._told: dict[str, Any] = {}
+        self._told_until = 0.0
         size = keeper_process.HEADER_BYTES + places * keeper_process.ROW_BYTES
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
         self._file.truncate(size)
@@ -77,12 +81,38 @@ class Keeper:
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def ensure_running(self) -> None:
-        """Start the process, again if it has died. Without it the heartbeat thread still renews."""
+        """Start the process, again if it has died. Without it the heartbeat thread still renews.
+
+        One that runs is told, once per interval, when connections are made with other parameters by now, as
+        with credentials that last for minutes.
+        """
+        try:
+            self._ensure_running()
+        except Exception:  # the host's database backend makes the parameters, and may raise anything
+            log_safely(
+                logger,
+                logging.WARNING,
+                "The keeper process cannot be given what it needs",
+                exc_info=True,
+                extra=self._extra("keeper_failed"),
+            )
+
+    def _ensure_running(self) -> None:
         if self.pid is not None:
+            if time.monotonic() >= self._told_until:
+                self._told_until = time.monotonic() + self._interval
+                self._tell()
             return
         if self._process is not None:
             self._close_process()
-            logger.warning("The keeper process has died; starting another", extra=self._extra("keeper_died"))
+            log_safely(
+                logger,
+                logging.WARNING,
+                "The keeper process has died; starting another",
+                extra=self._extra("keeper_died"),
+            )
+        configuration = self._configuration()
+        self._told_until = time.monotonic() + self._interval
         command = [sys.executable, "-P", str(Path(keeper_process.__file__))]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own file
@@ -94,12 +124,35 @@ class Keeper:
                 start_new_session=True,
             )
             assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
-            self._process.stdin.write(json.dumps(self._configuration()).encode() + b"\n")
+            self._process.stdin.write(_line(configuration))
             self._process.stdin.flush()
+            # From now on it may be slow to read, which must hold up nobody here.
+            os.set_blocking(self._process.stdin.fileno(), False)
         except OSError:
-            logger.warning(
-                "The keeper process cannot be started", exc_info=True, extra=self._extra("keeper_failed")
+            log_safely(
+                logger,
+                logging.WARNING,
+                "The keeper process cannot be started",
+                exc_info=True,
+                extra=self._extra("keeper_failed"),
             )
+
+    def _tell(self) -> None:
+        params = self._storable_params()
+        if params == self._told:
+            return
+        assert self._process is not None  # noqa: S101 - it runs
+        assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
+        line = _line(params)
+        try:
+            written = os.write(self._process.stdin.fileno(), line)
+        except OSError:  # full or closed
+            written = 0
+        if written == len(line):
+            self._told = params
+        else:
+            # It does not read, or has half a line now: the next look starts another, with these.
+            self._process.kill()
 
     def stop(self) -> None:
         """End the process; it notices that its input has closed."""
@@ -120,23 +173,30 @@ class Keeper:
             process.kill()
             process.wait()
 
-    def _configuration(self) -> dict[str, Any]:
-        # Passed through the pipe, because the password must not be in the list of processes.
-        params = {
+    def _storable_params(self) -> dict[str, Any]:
+        return {
             name: value
             for name, value in self._params().items()
             if isinstance(value, (str, int, float)) and name != "prepare_threshold"
         }
+
+    def _configuration(self) -> dict[str, Any]:
+        # Passed through the pipe, because the password must not be in the list of processes.
+        self._told = self._storable_params()
         return {
             "path": sys.path,
             "worker": os.getpid(),
             "table": self._file.fileno(),
             "places": self._places,
             "interval": self._interval,
-            "params": params,
+            "params": self._told,
             "role": self._role,
             "sql": load("heartbeat_leases"),
         }
 
     def _extra(self, event: str) -> dict[str, str]:
         return {"event": event, "worker_id": self._worker_id}
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value).encode() + b"\n"

@@ -1,9 +1,9 @@
 """The keeper: renews a worker's leases while the worker is busy but silent. Run as a script, without Django.
 
-Reads one line of JSON from its input, then looks at the shared table once per heartbeat interval. It renews
-only when the worker's last renewal is more than one and a half intervals old and the worker has used CPU
-time since the last look. It connects when that first happens, and ends when its input closes or its parent is
-another process.
+Reads one line of JSON from its input, then looks at the shared table once per heartbeat interval. Further
+lines are connection parameters, for the next connection. It renews only when the worker's last renewal is
+more than one and a half intervals old and the worker has used CPU time since the last look. It connects when
+that first happens, and ends when its input closes or its parent is another process.
 
 Renewals are fenced by run id and claim token: a stale or half written row of the table renews nothing.
 """
@@ -31,13 +31,33 @@ def main() -> None:
     """Keep the leases of the worker that the configuration names, as long as it lives."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    line = sys.stdin.buffer.readline()
-    if line:
-        _Keeping(json.loads(line)).run()
+    lines = _Lines(sys.stdin.fileno())
+    while lines.open and not lines.found:
+        lines.read()
+    if lines.found:
+        _Keeping(json.loads(lines.found.pop(0)), lines).run()
+
+
+class _Lines:
+    """What comes from the worker, unbuffered, so that waiting for input sees all there is."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.open = True
+        self.found: list[bytes] = []
+        self._rest = b""
+
+    def read(self) -> None:
+        """Wait for something and take it, or note that the worker has closed its end."""
+        received = os.read(self.number, 65_536)
+        self.open = bool(received)
+        *lines, self._rest = (self._rest + received).split(b"\n")
+        self.found += lines
 
 
 class _Keeping:
-    def __init__(self, configuration: dict[str, Any]) -> None:
+    def __init__(self, configuration: dict[str, Any], lines: _Lines) -> None:
+        self._lines = lines
         self._worker: int = configuration["worker"]
         self._interval: float = configuration["interval"]
         self._params: dict[str, Any] = configuration["params"]
@@ -52,7 +72,16 @@ class _Keeping:
 
     def run(self) -> None:
         used = cpu_time(self._worker)
-        while not select.select([sys.stdin], [], [], self._interval)[0] and os.getppid() == self._worker:
+        due = time.monotonic() + self._interval
+        while os.getppid() == self._worker:
+            while self._lines.found:
+                self._params = json.loads(self._lines.found.pop(0))
+            if select.select([self._lines.number], [], [], max(0.0, due - time.monotonic()))[0]:
+                self._lines.read()
+                if not self._lines.open:
+                    return
+                continue
+            due = time.monotonic() + self._interval
             before, used = used, cpu_time(self._worker)
             (renewed_at,) = struct.unpack_from(HEADER, self._table)
             if time.monotonic() - renewed_at > _SILENCE * self._interval and used != before:

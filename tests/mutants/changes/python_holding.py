@@ -178,6 +178,14 @@ MUTANTS = (
         killed_by=("test_worker_heartbeat.py::test_a_silent_worker_that_computes_has_its_leases_kept",),
     ),
     Mutant(
+        name="keeper-keeps-old-credentials",
+        file="worker/keeper.py",
+        old="        if params == self._told:\n",
+        new="        if params:\n",
+        breaks="a heartbeat survives a CPU-bound task, also after the credentials have changed (contract 7)",
+        killed_by=("test_worker_heartbeat.py::test_a_keeper_connects_with_the_parameters_that_hold_by_then",),
+    ),
+    Mutant(
         name="keeper-password-in-the-process-list",
         file="worker/keeper.py",
         old='command = [sys.executable, "-P", str(Path(keeper_process.__file__))]',

@@ -182,7 +182,7 @@ MUTANTS = (
         file="worker/keeper.py",
         old="        if params == self._told:\n",
         new="        if params:\n",
-        breaks="a heartbeat survives a CPU-bound task, also after the credentials have changed (contract 7)",
+        breaks="a heartbeat survives a CPU-bound task, also after the credentials have changed",
         killed_by=("test_worker_heartbeat.py::test_a_keeper_connects_with_the_parameters_that_hold_by_then",),
     ),
     Mutant(

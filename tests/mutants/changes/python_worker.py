@@ -162,8 +162,8 @@ MUTANTS = (
     Mutant(
         name="worker-second-signal-ignored",
         file="worker/__init__.py",
-        old="            if self._requests.count > 1:\n",
-        new="            if self._requests.count > 1_000:\n",
+        old="            if self._requests.count > 1 or crew.failed:\n",
+        new="            if self._requests.count > 1_000 or crew.failed:\n",
         breaks="a second signal stops hard",
         killed_by=("processes/test_processes_signals.py::test_a_second_signal_ends_the_process_at_once",),
     ),
@@ -208,7 +208,7 @@ MUTANTS = (
         file="worker/__init__.py",
         old="        while not booted.done() and self._requests.count == 0:\n",
         new="        while not booted.done():\n",
-        breaks="a signal during the start is obeyed, whatever the start waits for (contract 7)",
+        breaks="a signal during the start is obeyed, whatever the start waits for",
         killed_by=(
             "test_worker_runs.py::test_a_worker_that_is_stopped_while_its_start_waits_ends_at_once_with_0",
         ),
@@ -218,7 +218,7 @@ MUTANTS = (
         file="worker/crew.py",
         old="            if name not in _MAY_BE_LEFT:\n",
         new="            if name:\n",
-        breaks="75 means that tasks still ran (contract 7)",
+        breaks="75 means that tasks still ran",
         killed_by=("test_worker_runs.py::test_a_drained_worker_does_not_wait_for_what_has_nothing_to_lose",),
     ),
     Mutant(
@@ -226,7 +226,7 @@ MUTANTS = (
         file="worker/__init__.py",
         old="        return EXIT_UNFIT if code == EXIT_UNDRAINED and fatal is not None else code\n",
         new="        return code\n",
-        breaks="a schema that ceased to fit is exit code 78 (contract 6)",
+        breaks="a schema that ceased to fit is exit code 78",
         killed_by=(
             "processes/test_processes_signals.py::test_a_domain_that_ceases_to_fit_is_told_at_once_and_exits_78_though_tasks_run",
         ),

@@ -86,9 +86,9 @@ def _after_start() -> None:
 
 
 def _in_heartbeat() -> None:
-    from tenantfair import runs
+    from tenantfair.worker import heartbeat
 
-    _before(runs, "heartbeat", "in heartbeat", bool)
+    _before(heartbeat, "extend", "in heartbeat", bool)
 
 
 def _before_finish() -> None:

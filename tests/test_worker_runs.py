@@ -382,10 +382,15 @@ def test_a_worker_one_of_whose_threads_has_died_ends_and_says_so(
         # Who leaves by 1 leaves them where they are.
         monkeypatch.setattr(other_service, "run", lambda self: test_ends.wait(60))
     monkeypatch.setattr(service, "run", die)
+    worker = Worker(interval=NEVER)
+    code = in_django_thread(worker.run)
     try:
-        assert Worker(interval=NEVER).run() == EXIT_FORCED
+        assert code.result(timeout=LONGEST_WAIT_SECONDS) == EXIT_FORCED
     finally:
+        worker.stop()
+        worker.stop()
         test_ends.set()
+        assert worker.finished.wait(LONGEST_WAIT_SECONDS)
 
     assert [
         (record.levelname, getattr(record, "event", None)) for record in caplog.records if record.exc_info

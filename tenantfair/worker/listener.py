@@ -71,9 +71,8 @@ class Listener:
             try:
                 if not self._listen(ears):
                     return
-            except (
-                Exception
-            ) as error:  # the top of the thread's loop: whatever it is may have passed next time
+            # The top of the thread's loop: whatever it is may have passed next time.
+            except Exception as error:
                 self._lost(error)
                 self._stopping.wait(backoff(self._failures, longest=_LONGEST_BACKOFF))
             finally:

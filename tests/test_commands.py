@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from io import StringIO
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.utils import autoreload
 
 from tests.domains import another_vendor
 from tests.factories import policy_in_force, run_in
@@ -71,3 +73,32 @@ def test_what_a_command_does_is_committed_where_autocommit_is_off(command: str) 
         assert another.execute("SELECT count(*) FROM tenantfair_run").fetchone() == (
             int(command != "tenantfair_prune"),
         )
+
+
+@pytest.mark.parametrize("broken", [{}, {"CONCURRENCY": 0}], ids=str)
+def test_a_worker_that_reloads_exits_78_for_settings_that_cannot_work(
+    broken: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TENANTFAIR = broken
+    monkeypatch.setattr(autoreload, "run_with_reloader", pytest.fail)
+
+    code, said = refused("tenantfair_worker", "--reload")
+
+    assert code == 78
+    assert "TENANTFAIR" in said
+
+
+def test_a_reloaded_worker_waits_for_the_next_change_of_settings_that_cannot_work(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reload(main: Callable[[Any], None], options: Any) -> None:
+        main(options)
+
+    settings.TENANTFAIR = {"CONCURRENCY": 0}
+    monkeypatch.setenv(autoreload.DJANGO_AUTORELOAD_ENV, "true")
+    monkeypatch.setattr(autoreload, "run_with_reloader", reload)
+
+    call_command("tenantfair_worker", "--reload", stderr=(said := StringIO()))
+
+    assert "TENANTFAIR['CONCURRENCY']" in said.getvalue()
+    assert "Waiting for a change." in said.getvalue()

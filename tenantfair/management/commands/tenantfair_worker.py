@@ -14,7 +14,7 @@ from django.conf import settings as django_settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser, DjangoHelpFormatter
 from django.utils import autoreload
 
-from tenantfair.conf import get_settings
+from tenantfair.conf import get_settings, require_default_cap
 from tenantfair.exceptions import InactiveEngine
 from tenantfair.management.base import EXIT_CONFIG, EXIT_USAGE, exit_codes
 from tenantfair.worker import EXIT_DRAINED, EXIT_FORCED, Worker
@@ -116,6 +116,9 @@ class Command(BaseCommand):
         if reloads is None:
             reloads = django_settings.DEBUG and not ends_by_itself
         if reloads:
+            if os.environ.get(autoreload.DJANGO_AUTORELOAD_ENV) != "true":
+                # The first start, before there is anything to wait beside.
+                _require_settings()
             autoreload.run_with_reloader(self._work_until_reloaded, options)
         else:
             self._leave(self._run(self._worker(options)))
@@ -151,14 +154,14 @@ class Command(BaseCommand):
 
     def _work_until_reloaded(self, options: dict[str, Any]) -> None:
         """Run beside the reloader, which ends the process under the worker: drain first."""
-        worker = self._worker(options)
-
-        def drain() -> None:
-            worker.stop()
-            worker.finished.wait(timeout=worker.plan.drain_timeout)
-
-        atexit.register(drain)
         try:
+            worker = self._worker(options)
+
+            def drain() -> None:
+                worker.stop()
+                worker.finished.wait(timeout=worker.plan.drain_timeout)
+
+            atexit.register(drain)
             self._run(worker)
         except CommandError as error:
             self.stderr.write(self.style.ERROR(f"{error} Waiting for a change."))
@@ -178,6 +181,13 @@ class Command(BaseCommand):
         self.stderr.flush()
         sys.stdout.flush()
         os._exit(code)
+
+
+def _require_settings() -> None:
+    with exit_codes():
+        settings = get_settings()
+        if settings.engine == "tenant_fair":
+            require_default_cap(settings)
 
 
 def _show_log(verbosity: int) -> None:

@@ -240,7 +240,7 @@ def _applied_migrations(alias: str) -> set[str] | None:
     recorded = MigrationRecorder(connections[alias]).applied_migrations()
     applied = {name for label, name in recorded if label == APP}
     # TEST["MIGRATE"] = False turns migrations off only for as long as the test database is made.
-    return applied if applied or object_problems(alias) else None
+    return None if not applied and has_tables(alias) else applied
 
 
 def pending_migrations(using: str) -> list[str]:

@@ -24,6 +24,7 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from tenantfair.conf import get_settings
+from tenantfair.logs import log_safely
 
 __all__ = ["CHANNEL_SQL", "request"]
 
@@ -161,7 +162,9 @@ def _send(alias: str, open_connections: dict[str, psycopg.Connection[Any]]) -> b
             open_connections[alias] = psycopg.connect(**params, autocommit=True)
         open_connections[alias].execute(_NOTIFY_SQL)
     except Exception:  # polling finds the work; no failure here may matter
-        logger.debug("a wake-up was not sent", exc_info=True, extra={"event": "wakeup_failed"})
+        log_safely(
+            logger, logging.DEBUG, "a wake-up was not sent", exc_info=True, extra={"event": "wakeup_failed"}
+        )
         if (broken := open_connections.pop(alias, None)) is not None:
             broken.close()
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from io import StringIO
 from typing import Any
@@ -13,9 +12,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import autoreload
 
+from tenantfair.management.commands import tenantfair_prune
+from tenantfair.models import Run
 from tests.domains import another_vendor
 from tests.factories import policy_in_force, run_in
-from tests.rows import connect as psycopg_connect
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,22 +57,30 @@ def test_settings_that_cannot_work_exit_78_and_say_so(command: str, settings: An
     assert "TENANTFAIR['CONCURRENCY']" in said
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "tenantfair_worker"])
-def test_what_a_command_does_is_committed_where_autocommit_is_off(command: str) -> None:
+def test_what_a_command_line_does_is_committed_where_autocommit_is_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy_in_force()
+    run_in("completed", finished_at=datetime(2020, 1, 1, tzinfo=UTC))
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", False)
+
+    tenantfair_prune.Command().run_from_argv(["manage.py", "tenantfair_prune", "--older-than=1d"])
+
+    assert Run.objects.count() == 0
+
+
+def test_code_that_calls_a_command_keeps_its_transaction() -> None:
     policy_in_force()
     run_in("completed", finished_at=datetime(2020, 1, 1, tzinfo=UTC))
     connection.set_autocommit(False)
     try:
-        # Code 2: a certificate of no claims proves nothing.
-        with nullcontext() if command != "tenantfair_certify" else pytest.raises(CommandError):
-            call_command(command, *COMMANDS[command], stdout=StringIO())
-        assert connection.get_autocommit()
+        call_command("tenantfair_prune", "--older-than=1d", stdout=StringIO())
+        assert not connection.get_autocommit()
+        connection.rollback()
     finally:
         connection.set_autocommit(True)
-    with psycopg_connect() as another:
-        assert another.execute("SELECT count(*) FROM tenantfair_run").fetchone() == (
-            int(command != "tenantfair_prune"),
-        )
+    assert Run.objects.count() == 1
 
 
 @pytest.mark.parametrize("broken", [{}, {"CONCURRENCY": 0}], ids=str)

@@ -16,6 +16,7 @@ from tests.doctor_damage import alias, connect_there, damage, write
 from tests.domains import migrate
 from tests.rows import assert_exact, enqueue
 from tests.snapshot import dump
+from tests.threads import in_django_thread, until_someone_waits_for
 
 __all__ = ["alias"]
 
@@ -137,6 +138,23 @@ def test_what_belongs_to_a_table_is_left_and_still_named(alias: str) -> None:
 
     assert change.name == "trigger tenantfair_run.tenantfair_run_deleted is missing"
     assert schema.problems(alias) == ["index tenantfair_run_queued is missing"]
+
+
+def test_a_writer_of_a_new_tenant_commits_before_it(alias: str) -> None:
+    """It takes the tables in the writers' order, so that neither waits for what the other holds."""
+
+    def in_a_thread() -> None:
+        connections[alias].connect()
+        doctor.reinstall(alias)
+
+    with closing(connect_there()) as writer, closing(connect_there()) as observer:
+        writer.execute("BEGIN")
+        enqueue(writer, "newcomer")
+        reinstalling = in_django_thread(in_a_thread)
+        until_someone_waits_for(writer, observer)
+        writer.execute("COMMIT")
+        reinstalling.result(timeout=30)
+        assert_exact(observer)
 
 
 def test_migrating_to_nothing_works_afterwards(alias: str) -> None:

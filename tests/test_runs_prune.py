@@ -148,6 +148,24 @@ def test_pruning_inside_a_transaction_holds_no_count(notes: str) -> None:
         assert_exact(connect())
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_deferred_foreign_key_protects_also_one_with_a_namesake_that_is_not_deferrable() -> None:
+    """Names of constraints are unique for a table only."""
+    kept, gone = run_in("completed"), run_in("completed")
+    with connection.cursor() as cursor:
+        for name, timing in (("host_a", "DEFERRABLE INITIALLY DEFERRED"), ("host_b", "NOT DEFERRABLE")):
+            cursor.execute(
+                f"CREATE TABLE {name} (run_id bigint CONSTRAINT host_run REFERENCES tenantfair_run {timing})"
+            )
+        cursor.execute("INSERT INTO host_a VALUES (%s)", [kept.pk])
+    try:
+        assert runs.prune(older_than=DAY) == PruneResult(1, 1)
+        assert not Run.objects.filter(pk=gone.pk).exists()
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE host_a, host_b")
+
+
 @pytest.mark.django_db
 def test_a_protected_run_is_skipped_and_counted() -> None:
     """As a host's model with PROTECT has it."""

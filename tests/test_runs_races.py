@@ -325,6 +325,50 @@ def test_finish_tries_what_was_blocked_one_by_one(other: Session, monkeypatch: p
     assert accepted == {leases[0].run_id, leases[2].run_id}
 
 
+def test_finish_stores_what_is_free_before_it_tries_what_is_blocked(
+    other: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finishing, "_BUSY_SECONDS", 1.0)
+    blocked = [claimed_lease(tenant_id="held") for _ in range(8)]
+    locked = claimed_lease(tenant_id="free")
+    hold_count(other, "held")
+    settle = finishing.settle
+
+    with sessions() as connect:
+        stranger = connect()
+        hold(stranger, locked.run_id)
+
+        def free_after_the_first(*arguments: Any, **options: Any) -> finishing.Settlement:
+            found = settle(*arguments, **options)
+            stranger.execute("ROLLBACK")
+            return found
+
+        monkeypatch.setattr(finishing, "settle", free_after_the_first)
+        outcomes = [runs.Completed(lease, 1) for lease in (*blocked, locked)]
+        assert result(in_django_thread(lambda: runs.finish(outcomes))) == {locked.run_id}
+
+
+def test_what_is_stored_is_told_though_a_later_part_of_the_batch_fails(
+    other: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its fence would be gone at the next try, and the outcome taken for a lost one."""
+    leases = [claimed_lease(tenant_id=tenant) for tenant in ("free", "held")]
+    hold_count(other, "held")
+    store = finishing._store
+
+    def fail_alone(alias: str, name: str, params: Any) -> finishing.Settlement:
+        if leases[1].run_id.hex in params["run_id"] and leases[0].run_id.hex not in params["run_id"]:
+            raise OperationalError("the statement took too long")
+        return store(alias, name, params)
+
+    monkeypatch.setattr(finishing, "_store", fail_alone)
+    outcomes = [runs.Completed(lease, 1) for lease in leases]
+
+    found = result(in_django_thread(lambda: runs.settle(outcomes)))
+
+    assert (found.accepted, found.busy) == ({leases[0].run_id}, {leases[1].run_id})
+
+
 @pytest.mark.parametrize("kind", [runs.Yielded, lambda lease: runs.Completed(lease, 1)])
 def test_an_outcome_leaves_the_lock_timeout_of_the_callers_transaction(kind: Any) -> None:
     with transaction.atomic(), connection.cursor() as cursor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.db import OperationalError, connection
@@ -16,7 +17,7 @@ from tenantfair.worker import EXIT_DRAINED, Worker, completer
 from tests.factories import claimed_lease, policy_in_force, run_in
 from tests.rows import sessions
 from tests.test_worker_batches import Storing
-from tests.worker_parts import GATES, NEVER, running, until
+from tests.worker_parts import GATES, NEVER, logging_that_raises, running, store, until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -254,3 +255,24 @@ def test_a_neighbour_is_stored_though_one_outcome_cannot_be_sent(
         until(lambda: len(storing.holdings) == 1, "the neighbour's outcome is stored")
 
     assert runs.get(good.lease.run_id).state == "completed"
+
+
+@pytest.mark.parametrize("event", ["outcome_failed", "fence_lost", "run_settled"])
+def test_nothing_that_logging_raises_ends_the_completer_or_keeps_a_lease(
+    event: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="tenantfair.worker")
+    lease = claimed_lease()
+    if event == "fence_lost":
+        Run.objects.update(claim_token=uuid4())
+    if event == "outcome_failed":
+        settle, failures = runs.settle, iter([OperationalError("away")])
+
+        def fail_once(outcomes: Any, **options: Any) -> Settlement:
+            for failure in failures:
+                raise failure
+            return settle(outcomes, **options)
+
+        monkeypatch.setattr(runs, "settle", fail_once)
+    with logging_that_raises("tenantfair.worker"):
+        store(Completed(lease, 1))

@@ -15,6 +15,7 @@ from tenantfair.exceptions import SchemaMismatch
 # It waits for every transaction that has a note, so it is created where it is missing and else left alone.
 _FOLD_TRIGGER: Final = "tenantfair_pending_fold"
 _FOLD_PROBLEM: Final = f"trigger tenantfair_pending.{_FOLD_TRIGGER} is "
+_LOCKED: Final = "tenantfair_run, tenantfair_pending, tenantfair_partition, tenantfair_schedule"
 # What such problems begin with is made of tables, and those are not made anew around their rows.
 _BEYOND_REPAIR: Final = ("column ", "table ")
 # These files define tables and their storage.
@@ -36,6 +37,8 @@ def reinstall(using: str | None = None, *, lock_timeout_ms: int = LOCK_TIMEOUT_M
     with blocked_as_such(), transaction.atomic(using=alias, durable=True):
         with connections[alias].cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{lock_timeout_ms}ms"])
+            # In the order in which an enqueue and its commit take them.
+            cursor.execute(f"LOCK TABLE {_LOCKED} IN SHARE ROW EXCLUSIVE MODE")
             for name in newest_files():
                 stem, _, _ = name.partition(".")
                 if stem == _FOLD_TRIGGER:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tenantfair.execution.context import AttemptEnded, LeaseMonitor, RunContext
 from tenantfair.execution.execute import execute
-from tenantfair.execution.logs import log_safely
 from tenantfair.execution.resolve import UnknownTask, resolve
 from tenantfair.execution.results import change, from_lease, task_errors
 
@@ -16,7 +15,6 @@ __all__ = [
     "change",
     "execute",
     "from_lease",
-    "log_safely",
     "resolve",
     "task_errors",
 ]

@@ -57,6 +57,7 @@ class Attempt:
         self._lease = self._committed = lease
         # The connection of the last checkpoint, also when a coroutine's thread asks.
         self._saved_on: BaseDatabaseWrapper | None = None
+        self._renewed_at = 0.0
 
     @property
     def lease(self) -> Lease:
@@ -89,8 +90,9 @@ class Attempt:
 
     def _renew_old(self, saved_at: float) -> None:
         """Extend the lease after a block that lasted longer than a heartbeat since its checkpoint."""
-        if time.monotonic() - saved_at > get_settings().heartbeat_seconds:
+        if time.monotonic() - max(saved_at, self._renewed_at) > get_settings().heartbeat_seconds:
             runs.heartbeat([self._committed], using=self.using)
+            self._renewed_at = time.monotonic()
 
 
 class RunContext(AnyTaskContext):

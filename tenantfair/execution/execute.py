@@ -25,8 +25,8 @@ from tenantfair.claim.base import Lease
 from tenantfair.compat import AnyTask, TaskResultStatus, signals, task_backends
 from tenantfair.execution import results
 from tenantfair.execution.context import Attempt, AttemptEnded, LeaseMonitor, RunContext
-from tenantfair.execution.logs import log_safely
 from tenantfair.execution.resolve import UnknownTask, resolve
+from tenantfair.logs import log_safely
 from tenantfair.runs import Abandoned, Completed, Failed, Outcome, Released, Retry
 from tenantfair.runs.log_facts import about
 from tenantfair.tenants import tenant

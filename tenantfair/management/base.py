@@ -64,6 +64,12 @@ class DomainCommand(BaseCommand):
 
     requires_system_checks = ()
 
+    def run_from_argv(self, argv: list[str]) -> None:
+        # Off for the host's own code; nobody would commit what a command does.
+        for connection in connections.all():
+            connection.settings_dict["AUTOCOMMIT"] = True
+        super().run_from_argv(argv)
+
 
 def alias_of(given: str | None) -> str:
     """Return the alias to work on; `CommandError` when DATABASES has no such key.
@@ -74,10 +80,6 @@ def alias_of(given: str | None) -> str:
     alias = given or settings.database
     if alias not in connections:
         raise CommandError(f"--database must name a key of DATABASES, not {alias!r}", returncode=EXIT_USAGE)
-    connection = connections[alias]
-    if connection.vendor == "postgresql" and not (connection.in_atomic_block or connection.get_autocommit()):
-        # AUTOCOMMIT is off for the host's own code; nobody would commit what a command does.
-        connection.set_autocommit(True)
     return alias
 
 

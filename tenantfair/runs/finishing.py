@@ -9,10 +9,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import DatabaseError, DataError
+from django.db import DatabaseError, DataError, Error
 
 from tenantfair import prepared, wakeups
 from tenantfair.claim.base import Lease
+from tenantfair.logs import log_safely
 from tenantfair.runs import _arguments, _statements
 from tenantfair.runs._writes import Write, write
 from tenantfair.runs.log_facts import about
@@ -28,12 +29,15 @@ _BUSY_PAUSE: Final = 0.05
 _COLUMNS: Final = tuple(field.name for field in fields(Write))
 # Classes of SQLSTATE that say nothing about a run: the connection, the state of the transaction, conflicts,
 # resources, operators, the system; then what the statement is made of is missing, as it would be for others.
-_ABOUT_NO_RUN: Final = ("08", "25", "40", "53", "57", "58", "0A", "26", "3F", "42")
+_ABOUT_NO_RUN: Final = (
+    *("08", "25", "28", "3D", "40", "53", "57", "58", "72", "F0", "XX"),
+    *("0A", "26", "3F", "42"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What became of a batch. What is neither accepted nor busy has lost its fence for good."""
+    """What became of a batch. What is neither accepted nor busy has lost its fence or cannot be stored."""
 
     accepted: frozenset[UUID]
     # The fence holds, but somebody else's lock is in the way: nothing was written, try again.
@@ -54,9 +58,12 @@ def finish(outcomes: Sequence[Outcome], *, using: str | None = None) -> set[UUID
     while settled.busy and time.monotonic() < deadline:
         time.sleep(_BUSY_PAUSE)
         left = [found for found in outcomes if found.lease.run_id in settled.busy]
-        # One by one, when it is not known which of them the lock is about.
-        batches = [[single] for single in left] if settled.blocked else [left]
-        settled = _together(settle(batch, using=using) for batch in batches if time.monotonic() < deadline)
+        free = [found for found in left if found.lease.run_id not in settled.blocked]
+        # One by one, since it is not known which of them the lock is about.
+        blocked = [[found] for found in left if found.lease.run_id in settled.blocked]
+        settled = _together(
+            settle(batch, using=using) for batch in (free, *blocked) if time.monotonic() < deadline
+        )
         accepted |= settled.accepted
     return accepted
 
@@ -68,8 +75,8 @@ def settle(outcomes: Sequence[Outcome], *, using: str | None = None) -> Settleme
     outcomes are busy; inside a transaction of the caller's, whose commit counts, there is no such bound.
 
     Safe to repeat: what was recorded before has no fence left. The first of two outcomes for one run counts.
-    What is said about the database, and not about a run, is raised: `django.db.Error`, with nothing recorded
-    of the outcomes that it hit.
+    What is said about the database, and not about a run, is raised: `django.db.Error`, with nothing recorded.
+    Where some outcomes are recorded by then, those that it hit are busy instead.
     """
     if not outcomes:
         return _together([])
@@ -99,7 +106,23 @@ def _settle(alias: str, batch: Sequence[Write], leases: Mapping[UUID, Lease]) ->
             return _last_resort(alias, batch[0], leases[batch[0].run_id], error)
         else:
             parts = {single.run_id: [single] for single in batch}
-    return _together([_settle(alias, part, leases) for part in parts.values()])
+    return _settle_parts(alias, list(parts.values()), leases)
+
+
+def _settle_parts(alias: str, parts: Sequence[Sequence[Write]], leases: Mapping[UUID, Lease]) -> Settlement:
+    """Store each part by itself; what has been stored is told, whatever becomes of the others."""
+    settled: list[Settlement] = []
+    failure: Error | None = None
+    for part in parts:
+        try:
+            settled.append(_settle(alias, part, leases))
+        except Error as error:
+            failure = error
+            settled.append(Settlement(frozenset(), busy=frozenset(single.run_id for single in part)))
+    together = _together(settled)
+    if failure is not None and not together.accepted:
+        raise failure
+    return together
 
 
 def _last_resort(
@@ -120,7 +143,9 @@ def _last_resort(
             if not _is_about_a_run(error):
                 raise
             refusal = error
-    logger.error(
+    log_safely(
+        logger,
+        logging.ERROR,
         "the outcome of a run cannot be stored; its lease will expire",
         extra=about("outcome_refused", lease),
         exc_info=refusal,

@@ -1,7 +1,7 @@
 -- What Django's models cannot say about the tables.
 
 -- The counts below and the triggers, which come later, must see the same runs.
-LOCK TABLE tenantfair_partition, tenantfair_schedule, tenantfair_run IN SHARE ROW EXCLUSIVE MODE;
+LOCK TABLE tenantfair_run, tenantfair_partition, tenantfair_schedule IN SHARE ROW EXCLUSIVE MODE;
 
 -- Positions are handed out by the database alone, in order, for life.
 ALTER TABLE tenantfair_schedule

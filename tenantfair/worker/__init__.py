@@ -28,7 +28,7 @@ from django.db import InterfaceError, OperationalError, connections
 from tenantfair import policy, schema
 from tenantfair.conf import Settings, get_settings
 from tenantfair.exceptions import ConfigurationError
-from tenantfair.execution import log_safely
+from tenantfair.logs import log_safely
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.crew import Crew, Plan
 from tenantfair.worker.database import WorkerConnections

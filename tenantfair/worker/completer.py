@@ -24,6 +24,7 @@ from uuid import UUID
 from django.db import Error, connections
 
 from tenantfair import metrics, runs
+from tenantfair.logs import log_safely
 from tenantfair.runs import Outcome, Retry
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.backoff import backoff
@@ -123,12 +124,14 @@ class Completer:
                 try:
                     self._settle(batch)
                 except Exception:  # the last resort: without this thread no outcome is ever stored again
-                    logger.critical(
+                    self._keep(batch)
+                    log_safely(
+                        logger,
+                        logging.CRITICAL,
                         "The completer failed",
                         exc_info=True,
                         extra={"event": "completer_failed", "worker_id": self._worker_id},
                     )
-                    self._keep(batch)
 
     def _next_batch(self) -> list[_Pending]:
         """Wait for outcomes that may be tried now; an empty list once stopped.
@@ -227,13 +230,15 @@ class Completer:
         if not usable or self._failures % _FAILURES_PER_SESSION == 0:
             connections[self._connections.alias].close()
         metrics.increment("tenantfair_worker_events_total", event="outcome_error")
-        logger.warning(
+        self._keep(batch)
+        log_safely(
+            logger,
+            logging.WARNING,
             "Outcomes of %d runs were not stored, trying again: %s",
             len(batch),
             str(error).strip(),
             extra={"event": "outcome_failed", "worker_id": self._worker_id},
         )
-        self._keep(batch)
 
     def _is_usable(self, error: Exception) -> bool:
         """Return whether the session can store other outcomes, as far as `error` tells."""
@@ -269,25 +274,34 @@ class Completer:
             if self._counts_releases and (reason := _RELEASES.get(outcome)) is not None:
                 metrics.increment("tenantfair_admission_releases_total", number, reason=reason)
         metrics.increment("tenantfair_task_seconds_total", sum(pending.seconds for pending in batch))
+        self._holdings.drop(*(pending.holding for pending in batch))
         if logger.isEnabledFor(logging.DEBUG):
             for pending, outcome in zip(batch, words, strict=True):
                 extra = about("run_settled", pending.holding.lease, self._worker_id) | {
                     "duration_ms": round(pending.seconds * 1000)
                 }
-                logger.debug("Run %s %s", pending.holding.lease.run_id, outcome, extra=extra)
-        self._holdings.drop(*(pending.holding for pending in batch))
+                log_safely(
+                    logger,
+                    logging.DEBUG,
+                    "Run %s %s",
+                    pending.holding.lease.run_id,
+                    outcome,
+                    extra=extra,
+                )
         for pending, outcome in zip(batch, words, strict=True):
             self._report("run_settled", lease=pending.holding.lease, outcome=outcome, seconds=pending.seconds)
 
     def _refuse(self, pending: _Pending) -> None:
         metrics.increment("tenantfair_fences_lost_total", operation="finish")
-        logger.warning(
+        pending.holding.monitor.lost.set()
+        self._holdings.drop(pending.holding)
+        log_safely(
+            logger,
+            logging.WARNING,
             "Run %s is no longer this worker's; its result was dropped",
             pending.holding.lease.run_id,
             extra=about("fence_lost", pending.holding.lease, self._worker_id),
         )
-        pending.holding.monitor.lost.set()
-        self._holdings.drop(pending.holding)
 
 
 def _word(outcome: Outcome) -> str:

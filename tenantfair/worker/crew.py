@@ -14,7 +14,7 @@ from tenantfair import metrics
 from tenantfair.claim.base import Lease
 from tenantfair.conf import Settings
 from tenantfair.exceptions import ConfigurationError
-from tenantfair.execution import log_safely
+from tenantfair.logs import log_safely
 from tenantfair.runs import Released
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.completer import Completer

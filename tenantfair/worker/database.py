@@ -22,6 +22,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import load_backend
 from psycopg import IsolationLevel
 
+from tenantfair.logs import log_safely
+
 logger = logging.getLogger("tenantfair.worker")
 
 # A dead peer or a lost network is noticed within about a minute. Hosts that set these keep their own.
@@ -73,7 +75,9 @@ class WorkerConnections:
             except OperationalError:
                 self._with_server_options = True
                 raise error from None
-            logger.info(
+            log_safely(
+                logger,
+                logging.INFO,
                 "The server refuses session options at connect; a pooler is in between",
                 extra={"event": "options_refused", "worker_id": self._worker_id},
             )

@@ -32,7 +32,7 @@ from tenantfair.exceptions import (
     SchemaMismatch,
     TenantFairError,
 )
-from tenantfair.execution import log_safely
+from tenantfair.logs import log_safely
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.backoff import backoff
 from tenantfair.worker.calls import Calls

@@ -23,7 +23,8 @@ from django.db import Error, connections, reset_queries
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg.pq import TransactionStatus
 
-from tenantfair.execution import execute, log_safely
+from tenantfair.execution import execute
+from tenantfair.logs import log_safely
 from tenantfair.runs import Outcome, Retry
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.holdings import Holding

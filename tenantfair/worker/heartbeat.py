@@ -18,7 +18,7 @@ from uuid import UUID
 from django.db import Error, connections
 
 from tenantfair import metrics, policy
-from tenantfair.execution import log_safely
+from tenantfair.logs import log_safely
 from tenantfair.runs.holder import extend
 from tenantfair.runs.log_facts import about
 from tenantfair.worker.backoff import backoff

@@ -78,9 +78,12 @@ class Holdings:
             return self._running
 
     def vacate(self, holding: Holding) -> None:
-        """Free the place of a holding that is still to be settled."""
+        """Free the place of a holding that is still to be settled.
+
+        Not while twice as many are held as there are places: when nothing can be stored, no more is begun.
+        """
         with self._changed:
-            freed = self._vacate(holding)
+            freed = len(self._held) < 2 * self._places and self._vacate(holding)
         if freed:
             self._on_freed()
 

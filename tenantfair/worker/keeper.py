@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tenantfair.claim.base import Lease
-from tenantfair.execution import log_safely
+from tenantfair.logs import log_safely
 from tenantfair.sql import load
 from tenantfair.worker import keeper_process
 

@@ -22,7 +22,7 @@ import psycopg
 from psycopg import sql
 
 from tenantfair import metrics
-from tenantfair.execution import log_safely
+from tenantfair.logs import log_safely
 from tenantfair.wakeups import CHANNEL_SQL
 from tenantfair.worker.backoff import backoff
 

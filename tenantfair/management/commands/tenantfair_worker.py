@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import sys
+import threading
 from argparse import ArgumentTypeError, BooleanOptionalAction, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any, Final
@@ -154,15 +155,19 @@ class Command(BaseCommand):
 
     def _work_until_reloaded(self, options: dict[str, Any]) -> None:
         """Run beside the reloader, which ends the process under the worker: drain first."""
+        ending = threading.Event()
         try:
             worker = self._worker(options)
 
             def drain() -> None:
+                ending.set()
                 worker.stop()
                 worker.finished.wait(timeout=worker.plan.drain_timeout)
 
             atexit.register(drain)
-            self._run(worker)
+            code = self._run(worker)
+            if not ending.is_set():
+                self._leave(code)
         except CommandError as error:
             self.stderr.write(self.style.ERROR(f"{error} Waiting for a change."))
 

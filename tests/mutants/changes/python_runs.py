@@ -115,10 +115,18 @@ MUTANTS = (
     Mutant(
         name="finish-blocked-stays-together",
         file="runs/finishing.py",
-        old="if settled.blocked else [left]",
-        new="if settled.blocked is None else [left]",
+        old="[[found] for found in left if found.lease.run_id in settled.blocked]",
+        new="[[found for found in left if found.lease.run_id in settled.blocked]]",
         breaks="a lock that is about one run strands no neighbour",
         killed_by=("test_runs_races.py::test_finish_tries_what_was_blocked_one_by_one",),
+    ),
+    Mutant(
+        name="settle-forgets-what-it-has-stored",
+        file="runs/finishing.py",
+        old="    if failure is not None and not together.accepted:\n",
+        new="    if failure is not None:\n",
+        breaks="an outcome that is stored is told to be, whatever becomes of others",
+        killed_by=("test_runs_races.py::test_what_is_stored_is_told_though_a_later_part_of_the_batch_fails",),
     ),
     Mutant(
         name="cancel-commit-waits-without-a-bound",

@@ -33,8 +33,8 @@ shown, and does not route. For work that must run elsewhere use another database
 SIGTERM or SIGINT drains: nothing more is claimed, what has not begun is given back, running tasks may end or
 yield until --drain-timeout. A second signal ends the process at once.
 
-Exit codes: 0 drained, 1 forced by a second signal, 2 wrong usage, 75 tasks still ran at the drain timeout,
-78 settings or a schema that do not fit.
+Exit codes: 0 drained, 1 forced by a second signal or one of its own threads has died, 2 wrong usage, 75 tasks
+still ran at the drain timeout, 78 settings or a schema that do not fit.
 """
 
 

@@ -431,6 +431,19 @@ def test_a_dispatcher_is_stamped_by_answers_and_not_while_it_waits_for_one(
     assert answered.beat > 0.0
 
 
+def test_full_places_end_no_row_of_failures() -> None:
+    """A poll that asked nothing is no answer: the health file must not become fresh by it."""
+    dispatcher = Bench(places=0).dispatcher
+    dispatcher._back_off()
+    dispatcher.beat = 0.0
+
+    dispatcher._poll_safely()
+    dispatcher.request()
+    assert dispatcher._wait()
+
+    assert dispatcher.beat == 0.0
+
+
 def test_a_refusal_is_an_answer() -> None:
     dispatcher = Bench(places=1).dispatcher
     dispatcher.beat = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import threading
 import time
@@ -385,12 +386,39 @@ def test_a_worker_is_woken_long_before_its_next_poll() -> None:
         assert not code.done()
 
 
-def test_a_deaf_listener_says_so_once_and_gives_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Behind a pooler that shares sessions, LISTEN succeeds and nothing ever comes to an idle client."""
+class Deafness:
+    """Lets nothing come to an idle client, as behind a pooler that shares sessions: LISTEN succeeds there."""
+
+    def __init__(self, *, trials: float) -> None:
+        self.trials = trials
+        self.tried = 0
+        self._hears = Listener._hears
+
+    def hears(self, listener: Listener, session: psycopg.Connection[Any]) -> bool:
+        self.tried += 1
+        if self.tried > self.trials:
+            return self._hears(listener, session)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session, "notifies", lambda **_: iter(()))
+            return self._hears(listener, session)
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> Deafness:
+    deafness = Deafness(trials=math.inf)
+
+    def hears(listener: Listener, session: psycopg.Connection[Any]) -> bool:
+        return deafness.hears(listener, session)
+
+    monkeypatch.setattr(Listener, "_hears", hears)
     monkeypatch.setattr("tenantfair.worker.listener._TRIAL_SECONDS", 0.1)
-    monkeypatch.setattr(psycopg.Connection, "notifies", lambda self, **_: iter(()))
+    monkeypatch.setattr("tenantfair.worker.listener._DEAF_SECONDS", (0.02, 0.02))
+    return deafness
+
+
+def test_a_deaf_listener_says_so_once_tries_again_seldom_and_gives_up(
+    deaf: Deafness, caplog: pytest.LogCaptureFixture
+) -> None:
     connections_of = WorkerConnections("default", "deaf")
     listener = Listener(
         params=lambda: connections_of.params("default"), on_wakeup=lambda: None, worker_id="deaf"
@@ -399,7 +427,15 @@ def test_a_deaf_listener_says_so_once_and_gives_up(
     listener.run()
 
     assert [record.event for record in caplog.records] == ["listener_deaf"]
+    assert deaf.tried == 3
     assert not listener.hears.is_set()
+
+
+def test_a_server_that_was_only_slow_is_listened_to_later(deaf: Deafness) -> None:
+    deaf.trials = 2
+
+    with listening():
+        assert deaf.tried == 3
 
 
 def test_a_listener_goes_on_after_any_error_and_whatever_logging_does() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import tenantfair
 from tenantfair import payloads, runs
+from tenantfair.compat import signals
 from tenantfair.execution import execute
 from tenantfair.models import Run
 from tenantfair.runs import finishing
@@ -45,6 +46,17 @@ def run_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_unaccounted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payloads, "error_record", refuse)
     attempt_failed(monkeypatch)
+
+
+def receiver_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(**_: Any) -> None:
+        raise SystemExit
+
+    signals.task_started.connect(leave)
+    try:
+        execute(claimed_lease(tenant_id=TENANT, task_path="tests.tasks_for_tests.add", args=[1]))
+    finally:
+        signals.task_started.disconnect(leave)
 
 
 def outcome_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +100,9 @@ def fence_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     holdings = Holdings(places=1)
     holdings.take(lease)
     connections_of = WorkerConnections("default", WORKER)
-    Heartbeat(connections_of=connections_of, holdings=holdings, interval=60, worker_id=WORKER).renew()
+    Heartbeat(
+        connections_of=connections_of, holdings=holdings, interval=60, lease_seconds=60, worker_id=WORKER
+    ).renew()
 
 
 OCCASIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -97,6 +111,7 @@ OCCASIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         attempt_failed,
         run_abandoned,
         run_unaccounted,
+        receiver_left,
         outcome_refused,
         run_poisoned,
         launch_failed,

@@ -46,6 +46,7 @@ def beating(holdings: Holdings, interval: float = 3600) -> Heartbeat:
         connections_of=WorkerConnections("default", "beats"),
         holdings=holdings,
         interval=interval,
+        lease_seconds=60,
         worker_id="beats",
     )
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,13 +16,15 @@ from urllib.request import urlopen
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 
 from tenantfair import metrics, runs
 from tenantfair.exceptions import ConfigurationError, SchemaMismatch
 from tenantfair.models import Run
 from tenantfair.worker import EXIT_DRAINED, EXIT_FORCED, Worker, default_worker_id, executor
 from tenantfair.worker.completer import Completer
+from tenantfair.worker.crew import Crew
+from tenantfair.worker.database import WorkerConnections
 from tenantfair.worker.dispatcher import Dispatcher
 from tenantfair.worker.executor import Executor
 from tenantfair.worker.exposition import MetricsServer
@@ -448,6 +451,41 @@ def test_a_start_that_waits_for_a_lock_says_so_and_goes_on_once_it_is_free(
         until(lambda: runs.get(run.run_id).state == "completed", "the worker has started")
 
     assert "tenantfair_policy" in said()[0]
+
+
+def test_a_look_at_the_domain_waits_for_no_lock_without_a_bound(
+    other: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused claim makes the dispatcher look again, and a drain waits for the dispatcher."""
+    monkeypatch.setattr("tenantfair.worker._BOOT_OPTIONS", "-c lock_timeout=20ms")
+    other.execute("BEGIN")
+    other.execute("LOCK TABLE tenantfair_policy IN ACCESS EXCLUSIVE MODE")
+
+    with pytest.raises(OperationalError, match="lock timeout"):
+        Worker()._prepare()
+
+
+def test_what_was_claimed_longer_ago_than_the_domains_lease_is_given_back_unstarted() -> None:
+    """As after a stop of the process: the lease may have ended, whatever these settings say."""
+    policy_in_force(lease_seconds=1)
+    lease = claimed_lease(task_path="tests.worker_tasks.thread_name")
+    crew = Crew(
+        Worker(listen=False).plan,
+        WorkerConnections("default", "late"),
+        prepare=lambda: None,
+        on_ended=lambda: None,
+        report=lambda event, **_: None,
+    )
+    crew.heartbeat.renew()
+
+    assert crew.launch([lease], time.monotonic() - 2) == 0
+
+    ended = in_django_thread(crew.completer.run)
+    until(lambda: runs.get(lease.run_id).state == "ready", "the run is given back")
+    crew.completer.stop()
+    ended.result(timeout=LONGEST_WAIT_SECONDS)
+    crew.close_keeper()
+    assert Run.objects.get().claim_attempts == 0
 
 
 def test_an_observer_that_fails_spoils_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -196,6 +196,7 @@ class _Execution:
                 "Run %s: a signal receiver left by a base exception",
                 self.attempt.lease.run_id,
                 exc_info=True,
+                extra=about("receiver_left", self.attempt.lease, self.worker_id),
             )
 
 

@@ -46,7 +46,7 @@ EXIT_UNFIT: Final = 78
 _SUPERVISE_SECONDS: Final = 1.0
 _DRAIN_STEP_SECONDS: Final = 0.05
 _LONGEST_BACKOFF: Final = 10.0
-# So that a start that waits for a lock says so, again and again.
+# So that who waits for a lock here says so, again and again, and can be told to stop.
 _BOOT_OPTIONS: Final = "-c lock_timeout=5s"
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
@@ -132,8 +132,10 @@ class Worker:
             )
 
     def _prepare(self) -> None:
-        schema.verify(self.plan.using)
-        policy.synchronize(self.plan.using)
+        """Verify and synchronise on a connection of its own, which waits for no lock without a bound."""
+        with self._connections.own(server_options=_BOOT_OPTIONS):
+            schema.verify(self.plan.using)
+            policy.synchronize(self.plan.using)
 
     def _boot(self) -> bool:
         """Prepare in a thread, so that signals are obeyed whatever that waits for; False when asked to stop.
@@ -167,8 +169,7 @@ class Worker:
         while not self._boot_abandoned.is_set():
             try:
                 self._connections.probe()
-                with self._connections.own(server_options=_BOOT_OPTIONS):
-                    self._prepare()
+                self._prepare()
                 return True
             except (OperationalError, InterfaceError) as error:
                 failures += 1

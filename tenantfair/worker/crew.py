@@ -79,6 +79,7 @@ class Crew:
             connections_of=connections_of,
             holdings=self.holdings,
             interval=self._beat_seconds,
+            lease_seconds=plan.settings.lease_seconds,
             worker_id=plan.worker_id,
             on_renewed=self.keeper.renewed if self.keeper else lambda began: None,
         )
@@ -135,10 +136,10 @@ class Crew:
         """Start `leases`, claimed since `asked_at`, and return how many; the others are given back.
 
         All are held, and so renewed, before the first is started: tasks that compute leave this thread little
-        time to start the others.
+        time to start the others. None is started that may have ended while its claim was on the way.
         """
         holdings = self.holdings.take_all(leases)
-        late = time.monotonic() - asked_at > self.plan.settings.lease_seconds
+        late = time.monotonic() - asked_at > self.heartbeat.lease_seconds
         unstarted = [holding for holding in holdings if late or not self._start(holding)]
         for holding in unstarted:
             self.completer.put(holding, Released(holding.lease, started=False), 0.0)

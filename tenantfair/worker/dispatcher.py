@@ -152,7 +152,7 @@ class Dispatcher:
 
     def _poll_or_back_off(self) -> None:
         try:
-            self._poll()
+            answered = self._poll()
         except _LaunchFailed:
             self._back_off()
         except SchemaMismatch as error:
@@ -162,9 +162,10 @@ class Dispatcher:
         except Error as error:
             self._failed(error)
         else:
-            self._failures = 0
-            self._refused_since = None
-            self._alarmed = False
+            if answered:
+                self._failures = 0
+                self._refused_since = None
+                self._alarmed = False
 
     def _demand(self) -> int:
         if self._stopping:
@@ -180,15 +181,17 @@ class Dispatcher:
                 self._changed.wait(left)
         return self._demand()
 
-    def _poll(self) -> None:
+    def _poll(self) -> bool:
+        """Claim what there is for the free places; return whether the database was asked."""
         self._regular_pause(0.0)
         busy = self._busy()
         if self._demand() == 0:
-            return
+            return False
         metrics.increment("tenantfair_worker_events_total", event="poll")
         self._calls.seconds = 0.0
         if not self._claim_a_lap():
             self._idle(busy, self._calls.seconds)
+        return True
 
     def _claim_a_lap(self) -> bool:
         """Claim until places or ring are used up; return whether anything was granted."""

@@ -35,7 +35,8 @@ _SKIPPED_SECONDS: Final = 0.05
 class Heartbeat:
     """Renews every `interval` seconds, a little earlier at random.
 
-    When another worker's start has shortened the domain's lease, it renews at least four times per that.
+    `lease_seconds` is the domain's lease at the start. When another worker's start has shortened it, this
+    renews at least four times per that.
     `on_renewed` is told, after each renewal of everything there was to renew, when that began: what has been
     claimed since then is not renewed yet.
     """
@@ -46,12 +47,15 @@ class Heartbeat:
         connections_of: WorkerConnections,
         holdings: Holdings,
         interval: float,
+        lease_seconds: float,
         worker_id: str,
         on_renewed: Callable[[float], None] = lambda began: None,
     ) -> None:
         self._connections = connections_of
         self._holdings = holdings
         self._longest_interval = self._interval = interval
+        # The domain's, as last seen.
+        self.lease_seconds = lease_seconds
         self._worker_id = worker_id
         self._on_renewed = on_renewed
         self._stopping = threading.Event()
@@ -87,8 +91,8 @@ class Heartbeat:
         """Renew every lease held now, and mark those that are no longer this worker's."""
         began = time.monotonic()
         self._extend(self._holdings.to_renew())
-        lease_seconds = policy.get_default(using=self._connections.alias).lease_seconds
-        self._interval = min(self._longest_interval, lease_seconds / _BEATS_PER_LEASE)
+        self.lease_seconds = policy.get_default(using=self._connections.alias).lease_seconds
+        self._interval = min(self._longest_interval, self.lease_seconds / _BEATS_PER_LEASE)
         self._on_renewed(began)
 
     def renew_skipped(self) -> None:

@@ -3,12 +3,14 @@
 LISTEN belongs to a session, so it has a connection of its own that no pool and no other thread ever sees. It
 is tried first: behind a pooler LISTEN succeeds and nothing ever arrives, which is said once, and then polling
 alone carries the worker. The trial has a channel of its own, since what has been asked of a pooler's session
-stays with whoever gets it next.
+stays with whoever gets it next; for the same reason there are few more. They are for a server that was only
+slow, as while many workers start together.
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 import selectors
 import socket
@@ -30,6 +32,8 @@ logger = logging.getLogger("tenantfair.worker")
 
 _TRIAL_STEP_SECONDS: Final = 0.25
 _TRIAL_SECONDS: Final = 5.0
+# How long it is left at polling after each trial in turn that nothing came of; then for good.
+_DEAF_SECONDS: Final = (60.0, 600.0, 3600.0)
 _LONGEST_BACKOFF: Final = 30.0
 
 
@@ -49,6 +53,7 @@ class Listener:
         # Whoever waits for a notification waits for the end of this, too.
         self._alarm: socket.socket | None = None
         self._failures = 0
+        self._deaf_trials = 0
         # Set once notifications have been seen to arrive; cleared while they do not.
         self.hears = threading.Event()
 
@@ -69,7 +74,7 @@ class Listener:
     def _listen_again_and_again(self, ears: socket.socket) -> None:
         while not self._stopping.is_set():
             try:
-                if not self._listen(ears):
+                if not self._listen(ears) and not self._try_later():
                     return
             # The top of the thread's loop: whatever it is may have passed next time.
             except Exception as error:
@@ -79,7 +84,7 @@ class Listener:
                 self.hears.clear()
 
     def _listen(self, ears: socket.socket) -> bool:
-        """Listen on one connection; False when there is no use in another."""
+        """Listen on one connection until `stop()`; False when nothing arrives on it."""
         with psycopg.connect(**{**self._params(), "autocommit": True}) as connection:
             row = connection.execute(CHANNEL_SQL).fetchone()
             if row is None or row[0] is None:
@@ -87,7 +92,7 @@ class Listener:
             if not self._hears(connection):
                 return False
             connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(row[0])))
-            self._failures = 0
+            self._failures = self._deaf_trials = 0
             self.hears.set()
             # Whatever was sent while nobody listened.
             self._on_wakeup()
@@ -98,7 +103,16 @@ class Listener:
                 while not self._stopping.is_set():
                     selector.select()
                     self._hear(connection)
-        return False
+        return True
+
+    def _try_later(self) -> bool:
+        """Wait for the next trial; False when there is none."""
+        if self._deaf_trials == len(_DEAF_SECONDS):
+            return False
+        pause = _DEAF_SECONDS[self._deaf_trials]
+        self._deaf_trials += 1
+        self._stopping.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+        return True
 
     def _hear(self, connection: psycopg.Connection[Any]) -> None:
         """Take what has arrived, without waiting: any number of notifications are one wake-up."""
@@ -120,7 +134,7 @@ class Listener:
             if channel in {notification.channel for notification in heard}:
                 connection.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
                 return True
-        if not self._stopping.is_set():
+        if not self._stopping.is_set() and self._deaf_trials == 0:
             log_safely(
                 logger,
                 logging.WARNING,

@@ -23,6 +23,7 @@ def test_a_heartbeat_follows_the_domain_to_a_shorter_lease() -> None:
         connections_of=WorkerConnections("default", "beats"),
         holdings=holdings,
         interval=NEVER,
+        lease_seconds=60,
         worker_id="beats",
     )
     heartbeat.renew()

@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         name="heartbeat-slower-than-the-domain",
         file="worker/heartbeat.py",
-        old="min(self._longest_interval, lease_seconds / _BEATS_PER_LEASE)",
+        old="min(self._longest_interval, self.lease_seconds / _BEATS_PER_LEASE)",
         new="self._longest_interval",
         breaks="a heartbeat follows the domain to a shorter lease",
         killed_by=("cases/test_tf_lease.py::test_a_heartbeat_follows_the_domain_to_a_shorter_lease",),

@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         name="dispatch-alarm-counts-from-the-first-refusal-ever",
         file="worker/dispatcher.py",
-        old="            self._refused_since = None\n",
+        old="                self._refused_since = None\n",
         new="",
         breaks="a claim that succeeds ends a row of refusals (signals.md)",
         killed_by=("test_dispatcher.py::test_claims_that_are_refused_for_more_than_5_s_are_an_error_once",),
@@ -204,6 +204,34 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="worker-full-places-look-healthy",
+        file="worker/dispatcher.py",
+        old="            if answered:\n",
+        new="            if not answered or answered:\n",
+        breaks="a poll that asked nothing ends no row of failures",
+        killed_by=("test_dispatcher.py::test_full_places_end_no_row_of_failures",),
+    ),
+    Mutant(
+        name="worker-late-by-its-own-settings",
+        file="worker/crew.py",
+        old="asked_at > self.heartbeat.lease_seconds",
+        new="asked_at > self.plan.settings.lease_seconds",
+        breaks="what was claimed longer ago than the domain's lease is not started",
+        killed_by=(
+            "test_worker_runs.py::test_what_was_claimed_longer_ago_than_the_domains_lease_is_given_back_unstarted",
+        ),
+    ),
+    Mutant(
+        name="worker-looks-at-its-domain-without-a-bound",
+        file="worker/__init__.py",
+        old="        with self._connections.own(server_options=_BOOT_OPTIONS):\n",
+        new="        with self._connections.own():\n",
+        breaks="a look at the domain waits for no lock without a bound",
+        killed_by=(
+            "test_worker_runs.py::test_a_start_that_waits_for_a_lock_says_so_and_goes_on_once_it_is_free",
+        ),
+    ),
+    Mutant(
         name="worker-start-deaf-to-signals",
         file="worker/__init__.py",
         old="        while not booted.done() and self._requests.count == 0:\n",
@@ -244,8 +272,8 @@ MUTANTS = (
     Mutant(
         name="worker-starts-unverified",
         file="worker/__init__.py",
-        old="        schema.verify(self.plan.using)\n        policy.synchronize(self.plan.using)\n",
-        new="        pass\n",
+        old="            schema.verify(self.plan.using)\n            policy.synchronize(self.plan.using)\n",
+        new="            pass\n",
         breaks="without a default cap, or on an unknown schema, no worker starts",
         killed_by=(
             "test_worker_runs.py::test_a_worker_without_a_default_cap_refuses_to_start",
@@ -259,6 +287,14 @@ MUTANTS = (
         new="notification.payload is not None",
         breaks="foreign wake-ups are ignored (item 171)",
         killed_by=("test_listener.py::test_notification_with_a_payload_is_not_ours",),
+    ),
+    Mutant(
+        name="listener-deaf-for-good",
+        file="worker/listener.py",
+        old="        if self._deaf_trials == len(_DEAF_SECONDS):\n",
+        new="        if True:\n",
+        breaks="a server that was only slow is listened to later",
+        killed_by=("test_listener.py::test_a_deaf_listener_says_so_once_tries_again_seldom_and_gives_up",),
     ),
     Mutant(
         name="listener-misses-what-came-before",

@@ -243,6 +243,9 @@ class TenantFairBackend(BaseTaskBackend):
             )
         except RecursionError:
             raise InvalidPayload("the arguments are nested too deep") from None
+        except ValueError as error:
+            # As for bytes that are no text.
+            raise InvalidPayload(f"the arguments are no JSON: {error}") from error
 
 
 def _result(task: AnyTask, view: RunView) -> AnyTaskResult:

@@ -33,7 +33,7 @@ _current: ContextVar[str | None] = ContextVar("tenantfair_tenant", default=None)
 
 
 def validate_tenant(tenant_id: object) -> str:
-    """Return `tenant_id` unchanged when it is a valid tenant id; `InvalidTenant` says what is wrong."""
+    """Return a valid `tenant_id` as a plain string; `InvalidTenant` says what is wrong with another."""
     # The type as well, because a lazy object claims to be an instance of whatever it stands for.
     if not isinstance(tenant_id, str) or not issubclass(type(tenant_id), str):
         raise InvalidTenant(f"a tenant id is a string, not {type(tenant_id).__name__}")
@@ -53,7 +53,8 @@ def validate_tenant(tenant_id: object) -> str:
         raise InvalidTenant(
             "a tenant id is in Unicode form NFC; unicodedata.normalize('NFC', ...) makes it so"
         )
-    return tenant_id
+    # A member of an Enum that is a string, too, is its value in the database and its name in a text.
+    return str.__str__(tenant_id)
 
 
 def validate_scope(tenant_id: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -233,6 +234,31 @@ def checkpoint_and_roll_back(context: Any) -> None:
     with transaction.atomic():
         context.checkpoint("lost")
         raise ValueError("no")
+
+
+def save_behind_a_hook_that_raises(context: Any) -> None:
+    """Django calls no further hook then, though the transaction is committed."""
+
+    def fail() -> None:
+        raise ValueError("a mail could not be sent")
+
+    with suppress(ValueError), transaction.atomic():
+        transaction.on_commit(fail)
+        context.checkpoint("saved")
+
+
+@task(takes_context=True)
+def checkpoint_behind_a_hook_that_raises(context: Any) -> Any:
+    save_behind_a_hook_that_raises(context)
+    saved = context.state
+    context.checkpoint("saved again")
+    return saved
+
+
+@task(takes_context=True)
+async def snooze_behind_a_hook_that_raises(context: Any) -> None:
+    await sync_to_async(save_behind_a_hook_that_raises)(context)
+    context.snooze(delay=timedelta(hours=1))
 
 
 @task(takes_context=True)

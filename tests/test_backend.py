@@ -134,11 +134,12 @@ class TestEnqueue:
             "a\0",
             {"a\0": 1},
             "\ud800",
+            b"\xff",
             tasks.nested(100),
             tasks.nested(20_000),
             "x" * 300_000,
         ],
-        ids=["nan", "infinity", "NUL", "NUL in a key", "surrogate", "deep", "deeper", "large"],
+        ids=["nan", "infinity", "NUL", "NUL in a key", "surrogate", "bytes", "deep", "deeper", "large"],
     )
     def test_arguments_that_cannot_be_stored_are_refused_and_nothing_is_written(self, argument: Any) -> None:
         with pytest.raises(InvalidPayload):

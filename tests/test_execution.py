@@ -616,6 +616,29 @@ class TestCheckpoints:
         assert runs.get(lease.run_id).saved_state == "snoozed"
 
     @pytest.mark.django_db(transaction=True)
+    def test_a_checkpoint_holds_though_a_hook_of_the_hosts_raised_after_the_commit(
+        self, committed: Any
+    ) -> None:
+        lease = committed(tasks.checkpoint_behind_a_hook_that_raises)
+
+        outcome = execute(lease)
+
+        assert outcome.result == "saved"
+        assert runs.finish([outcome]) == {lease.run_id}
+        assert runs.get(lease.run_id).saved_state == "saved again"
+
+    @pytest.mark.django_db(transaction=True)
+    def test_an_outcome_of_a_coroutine_follows_such_a_checkpoint(self, committed: Any) -> None:
+        """A coroutine cannot ask the database which one was the last; whoever stores its outcome can."""
+        lease = committed(tasks.snooze_behind_a_hook_that_raises)
+
+        outcome = execute(lease)
+
+        assert outcome.lease.checkpoint_seq == lease.checkpoint_seq + 1
+        assert runs.finish([outcome]) == {lease.run_id}
+        assert runs.get(lease.run_id).saved_state == "saved"
+
+    @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize(("seconds", "renewed"), [(3599, True), (0, False)])
     def test_a_block_that_lasts_longer_than_a_heartbeat_leaves_a_fresh_lease(
         self, committed: Any, monkeypatch: pytest.MonkeyPatch, seconds: int, renewed: bool

@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from tenantfair import runs
+from tenantfair import runs, tenants
 from tenantfair.backend import for_tenant
 from tenantfair.exceptions import InvalidPayload, InvalidRun, InvalidTenant, RunExists
 from tenantfair.models import Partition, Run, Schedule
@@ -85,6 +86,24 @@ def test_refusal_of_the_hosts_own_is_no_duplicate() -> None:
     for enqueue in (runs.enqueue_many, lambda wanted: runs.enqueue(add, tenant_id=wanted[0].tenant_id)):
         with pytest.raises(IntegrityError, match="host_refuses"), transaction.atomic():
             enqueue([NewRun(task=add, tenant_id="refused")])
+
+
+Shop = Enum("Shop", {"ACME": "acme"}, type=str)
+Queue = Enum("Queue", {"DEFAULT": "default"}, type=str)
+Limit = Enum("Limit", {"HIGH": 7}, type=int)
+
+
+@pytest.mark.parametrize(
+    "enqueue", [lambda wanted: runs.enqueue(**wanted), lambda wanted: runs.enqueue_many([NewRun(**wanted)])]
+)
+def test_an_enums_member_is_its_value(enqueue: Callable[[Any], Any]) -> None:
+    """Its text is its name, which would be another tenant's."""
+    enqueue({"task": add, "tenant_id": Shop.ACME, "queue_name": Queue.DEFAULT, "retry_limit": Limit.HIGH})
+
+    run = Run.objects.get()
+    assert (run.tenant_id, run.queue_name, run.retry_limit) == ("acme", "default", 7)
+    with tenants.tenant(Shop.ACME):
+        assert type(tenants.current_tenant()) is str
 
 
 def test_an_id_given_twice_in_one_call_is_a_duplicate() -> None:

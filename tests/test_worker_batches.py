@@ -66,6 +66,18 @@ class Storing:
         self.completer.put(holding, Completed(holding.lease, None), 0.0)
 
 
+def test_no_more_give_their_place_back_than_there_are_places() -> None:
+    """While nothing can be stored: some of them wait already, and then all tasks end together."""
+    holdings = Holdings(places=3)
+    for holding in holdings.take_all(claimed_lease() for _ in range(3))[:2]:
+        holdings.vacate(holding)
+    more = holdings.take_all(claimed_lease() for _ in range(2))
+    for holding in more:
+        holdings.vacate(holding)
+
+    assert (holdings.free, len(holdings)) == (1, 5)
+
+
 def test_the_outcome_of_the_only_task_is_stored_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completer, "_GATHER_SECONDS", NEVER)
     monkeypatch.setattr(completer, "_SUCCESSION_SECONDS", NEVER)

@@ -105,6 +105,35 @@ def test_of_blocked_outcomes_one_of_a_tenant_is_tried_alone(
     assert set(batches[1:]) == {1}
 
 
+def test_an_outcome_of_a_blocked_tenant_waits_with_those_before_it_and_spoils_no_batch(
+    storing: Storing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completer, "backoff", lambda tries, longest: NEVER)
+    settle = runs.settle
+    tried: list[set[str | None]] = []
+
+    def blocked(outcomes: Any, **options: Any) -> Settlement:
+        tried.append({outcome.lease.tenant_id for outcome in outcomes})
+        if "held" not in tried[-1]:
+            return settle(outcomes, **options)
+        found = frozenset(outcome.lease.run_id for outcome in outcomes)
+        return Settlement(frozenset(), busy=found, blocked=found)
+
+    monkeypatch.setattr(runs, "settle", blocked)
+    first, second, neighbour = [
+        storing.holdings.take(claimed_lease(tenant_id=name)) for name in ("held", "held", "neighbour")
+    ]
+    with storing.running():
+        storing.end(first)
+        until(lambda: any(pending.blocked for pending in storing.completer._queue), "the first is blocked")
+        storing.end(second)
+        assert not second.occupies
+        storing.end(neighbour)
+        until(lambda: len(storing.holdings) == 2, "the neighbour's outcome is stored")
+
+    assert tried == [{"held"}, {"neighbour"}]
+
+
 def test_a_tenant_whose_outcomes_are_blocked_takes_turns_with_the_others(
     storing: Storing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

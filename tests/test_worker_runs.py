@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from http.server import HTTPServer
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -465,17 +467,22 @@ def test_a_look_at_the_domain_waits_for_no_lock_without_a_bound(
         Worker()._prepare()
 
 
-def test_what_was_claimed_longer_ago_than_the_domains_lease_is_given_back_unstarted() -> None:
-    """As after a stop of the process: the lease may have ended, whatever these settings say."""
-    policy_in_force(lease_seconds=1)
-    lease = claimed_lease(task_path="tests.worker_tasks.thread_name")
-    crew = Crew(
-        Worker(listen=False).plan,
-        WorkerConnections("default", "late"),
+def crew_of(worker: Worker) -> Crew:
+    """Return the parts of a worker that has not started."""
+    return Crew(
+        worker.plan,
+        WorkerConnections(worker.plan.using, worker.plan.worker_id),
         prepare=lambda: None,
         on_ended=lambda: None,
         report=lambda event, **_: None,
     )
+
+
+def test_what_was_claimed_longer_ago_than_the_domains_lease_is_given_back_unstarted() -> None:
+    """As after a stop of the process: the lease may have ended, whatever these settings say."""
+    policy_in_force(lease_seconds=1)
+    lease = claimed_lease(task_path="tests.worker_tasks.thread_name")
+    crew = crew_of(Worker(listen=False))
     crew.heartbeat.renew()
 
     assert crew.launch([lease], time.monotonic() - 2) == 0
@@ -521,6 +528,37 @@ def test_the_counters_are_served_over_http() -> None:
         server.stop()
 
     assert 'tenantfair_worker_events_total{event="started"} 1' in text
+
+
+@pytest.mark.parametrize(("host", "family"), [("0.0.0.0", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_a_host_with_colons_is_one_of_ipv6(
+    host: str, family: socket.AddressFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound: list[socket.AddressFamily] = []
+    monkeypatch.setattr(HTTPServer, "server_bind", lambda server: bound.append(server.socket.family))
+    monkeypatch.setattr(HTTPServer, "server_activate", lambda server: None)
+
+    MetricsServer(host, 9847)._server.server_close()
+
+    assert bound == [family]
+
+
+@pytest.mark.parametrize(("using", "listens_on"), [("default", "direct"), ("gpu", "gpu")])
+def test_the_alias_to_listen_on_leads_to_the_domain_of_the_settings_alone(
+    using: str, listens_on: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.TENANTFAIR = {**settings.TENANTFAIR, "LISTEN_DATABASE": "direct"}
+    for alias in ("direct", "gpu"):
+        monkeypatch.setitem(connections.settings, alias, connections.settings["default"])
+    asked: list[str] = []
+    monkeypatch.setattr(WorkerConnections, "params", lambda self, alias: asked.append(alias))
+
+    crew = crew_of(Worker(using=using))
+    assert crew._listener is not None
+    crew._listener._params()
+    crew.close_keeper()
+
+    assert asked == [listens_on]
 
 
 def test_one_log_record_names_the_run_and_never_the_tenant(caplog: pytest.LogCaptureFixture) -> None:

@@ -16,7 +16,8 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
-from django.db import connections
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenantfair import metrics, payloads, runs
@@ -25,6 +26,7 @@ from tenantfair.compat import AnyTaskContext, AnyTaskResult
 from tenantfair.conf import get_settings
 from tenantfair.exceptions import StaleClaim
 from tenantfair.runs import UNSET, Outcome
+from tenantfair.runs.holder import saved_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,13 +59,15 @@ class Attempt:
         self._lease = self._committed = lease
         # The connection of the last checkpoint, also when a coroutine's thread asks.
         self._saved_on: BaseDatabaseWrapper | None = None
+        # The leases that checkpoints in a block have left, by their number, until it is known how it ended.
+        self._unsettled: dict[int, Lease] = {}
         self._renewed_at = 0.0
 
     @property
     def lease(self) -> Lease:
         """The lease as the last checkpoint left it; one whose transaction was rolled back does not count."""
-        if self._saved_on is not None and not self._saved_on.in_atomic_block:
-            self._lease = self._committed
+        if self._unsettled and self._saved_on is not None and not self._saved_on.in_atomic_block:
+            self._find_out()
         return self._lease
 
     def save(self, state: Any) -> None:
@@ -78,6 +82,7 @@ class Attempt:
         self._lease = self.lease._replace(state=stored, checkpoint_seq=sequence)
         self._saved_on = connections[self.using]
         if self._saved_on.in_atomic_block:
+            self._unsettled[sequence] = self._lease
             self._saved_on.on_commit(partial(self._keep, self._lease))
             # The row was locked until now, and no heartbeat could renew it. Robust, since the block has
             # been committed: the heartbeat's next try does as well.
@@ -87,6 +92,21 @@ class Attempt:
 
     def _keep(self, lease: Lease) -> None:
         self._committed = lease
+        self._unsettled.pop(lease.checkpoint_seq, None)
+
+    def _find_out(self) -> None:
+        """Go by the database where a block has ended and nobody said how.
+
+        It was rolled back, as a rule. But a hook of the host's that raises after the commit keeps the others
+        from being called, and so does a commit whose answer is lost.
+        """
+        self._lease = self._committed
+        try:
+            stored = saved_checkpoint(self._committed, using=self.using)
+        except (Error, SynchronousOnlyOperation):  # away, or a coroutine asks: whoever asks next finds out
+            return
+        self._lease = self._committed = self._unsettled.get(stored, self._committed)
+        self._unsettled.clear()
 
     def _renew_old(self, saved_at: float) -> None:
         """Extend the lease after a block that lasted longer than a heartbeat since its checkpoint."""

@@ -73,14 +73,15 @@ def due(value: object, *, what: str) -> tuple[datetime | None, timedelta | None]
 
 
 def count(value: object, *, what: str, low: int, high: int) -> int:
-    """Return `value` when it is an integer in `low`..`high`; booleans are not integers here."""
+    """Return `value` as a plain integer when it is one in `low`..`high`; booleans are not integers here."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidRun(f"{what} is an integer in {low}..{high}, not {value!r:.80}")
-    return value
+    return int(value)
 
 
 def label(value: object, *, what: str) -> str:
-    """Return `value` when it is a printable string of 1..255 bytes; else `InvalidRun`."""
+    """Return `value` as a plain string when it is a printable one of 1..255 bytes; else `InvalidRun`."""
     if isinstance(value, str) and value.isprintable() and 1 <= len(value.encode()) <= _LABEL_BYTES:
-        return value
+        # As with a tenant id, an Enum's member is its value.
+        return str.__str__(value)
     raise InvalidRun(f"{what} is a printable string of 1..{_LABEL_BYTES} bytes, not {value!r:.80}")

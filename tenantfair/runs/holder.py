@@ -36,6 +36,14 @@ def extend(leases: Sequence[Lease], *, using: str | None = None) -> dict[UUID, b
     return dict(_statements.retried(alias, lambda: _statements.rows(alias, load("heartbeat_leases"), params)))
 
 
+def saved_checkpoint(lease: Lease, *, using: str | None = None) -> int:
+    """Return the number of the last checkpoint stored under the claim of `lease`, -1 when that is lost."""
+    alias = _arguments.database(using)
+    params = {"run_id": lease.run_id, "claim_token": lease.claim_token}
+    found = _statements.rows(alias, load("saved_checkpoint"), params)
+    return int(found[0][0]) if found else -1
+
+
 def checkpoint(lease: Lease, state: Any, *, using: str | None = None) -> int:
     """Save `state` and return the new checkpoint number; claim and place are kept, attempts start anew.
 

@@ -7,7 +7,6 @@ then stands, in one short transaction or inside the caller's. None of them needs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -21,12 +20,13 @@ from tenantfair.exceptions import InvalidPayload, RunBusy, RunNotActive, RunNotF
 from tenantfair.models import Run
 from tenantfair.runs import _arguments, _statements
 from tenantfair.runs.outcomes import MAX_SIGNALS
-from tenantfair.runs.views import RunView, State, state_of, view
+from tenantfair.runs.views import STATE_EXPRESSION, DatabaseClock, RunView, State, view
 from tenantfair.sql import load
 
-# What a decision answers: the columns to write, or None to leave the run as it is.
+# What a decision answers: the columns to write, or None to leave the run as it is. Times stay in the
+# database: without USE_TZ one that comes here and goes back can be an hour off while clocks are put back.
 Changes = dict[str, Any] | None
-Decision = Callable[[Run, State, datetime], Changes]
+Decision = Callable[[Run, State], Changes]
 
 # No claim and no place among the admitted: what every change from outside leaves behind.
 _FREED: dict[str, Any] = {
@@ -47,12 +47,12 @@ def cancel(run_id: UUID | str, *, using: str | None = None) -> RunView:
     A cancelled run stays as it is; a completed or failed one is `RunNotActive`.
     """
 
-    def decide(run: Run, state: State, now: datetime) -> Changes:
+    def decide(run: Run, state: State) -> Changes:
         if state == "cancelled":
             return None
         if state in {"completed", "failed"}:
             raise RunNotActive(run.run_id, state)
-        return {**_FREED, "status": Run.Status.CANCELLED, "wake_at": None, "finished_at": now}
+        return {**_FREED, "status": Run.Status.CANCELLED, "wake_at": None, "finished_at": DatabaseClock()}
 
     return _change(run_id, using, decide)
 
@@ -64,11 +64,11 @@ def interrupt(run_id: UUID | str, *, using: str | None = None) -> RunView:
     `RunNotActive`.
     """
 
-    def decide(run: Run, state: State, now: datetime) -> Changes:
+    def decide(run: Run, state: State) -> Changes:
         if state in {"queued", "ready"}:
             return None
         if state in {"claimed", "scheduled", "waiting"}:
-            return _queued(now)
+            return _queued()
         raise RunNotActive(run.run_id, state)
 
     return _change(run_id, using, decide)
@@ -82,11 +82,11 @@ def signal(run_id: UUID | str, payload: Any, *, using: str | None = None) -> Run
     """
     payloads.encode(payload, what="signal")
 
-    def decide(run: Run, state: State, now: datetime) -> Changes:
+    def decide(run: Run, state: State) -> Changes:
         if run.finished_at is not None:
             raise RunNotActive(run.run_id, state)
         kept: dict[str, Any] = {"pending_signals": _pending([*run.pending_signals, payload])}
-        return {**kept, **_queued(now)} if state == "waiting" else kept
+        return {**kept, **_queued()} if state == "waiting" else kept
 
     return _change(run_id, using, decide)
 
@@ -97,12 +97,12 @@ def retry(run_id: UUID | str, *, using: str | None = None) -> RunView:
     A healthy unfinished run stays as it is; a completed or cancelled one is `RunNotActive`.
     """
 
-    def decide(run: Run, state: State, now: datetime) -> Changes:
+    def decide(run: Run, state: State) -> Changes:
         if state in {"completed", "cancelled"}:
             raise RunNotActive(run.run_id, state)
         if state not in {"poisoned", "failed"}:
             return None
-        return {**_queued(now), "failures": 0, "finished_at": None}
+        return {**_queued(), "failures": 0, "finished_at": None}
 
     return _change(run_id, using, decide)
 
@@ -119,8 +119,8 @@ def _pending(signals: Sequence[Any]) -> Cast:
     return Cast(Value(f"[{','.join(encoded)}]"), JSONField())
 
 
-def _queued(now: datetime) -> dict[str, Any]:
-    return {**_FREED, "status": Run.Status.RUNNING, "wake_at": now}
+def _queued() -> dict[str, Any]:
+    return {**_FREED, "status": Run.Status.RUNNING, "wake_at": DatabaseClock()}
 
 
 def _change(run_id: UUID | str, using: str | None, decide: Decision) -> RunView:
@@ -137,11 +137,11 @@ def _change(run_id: UUID | str, using: str | None, decide: Decision) -> RunView:
 def _change_once(run_id: UUID, alias: str, decide: Decision) -> RunView:
     alone = not _statements.in_transaction(alias)
     with transaction.atomic(using=alias):
-        run, now = _locked(run_id, alias, alone=alone)
-        changes = decide(run, state_of(run, now=now), now)
+        run, state = _locked(run_id, alias, alone=alone)
+        changes = decide(run, state)
         only = Run.objects.using(alias).filter(pk=run.pk)
         if changes is not None:
-            only.update(**changes, updated_at=now)
+            only.update(**changes, updated_at=DatabaseClock())
             if changes.get("wake_at") is not None:
                 wakeups.request(alias)
         found = view(only)
@@ -150,8 +150,8 @@ def _change_once(run_id: UUID, alias: str, decide: Decision) -> RunView:
     return found
 
 
-def _locked(run_id: UUID, alias: str, *, alone: bool) -> tuple[Run, datetime]:
-    """Return the run, locked, and the clock.
+def _locked(run_id: UUID, alias: str, *, alone: bool) -> tuple[Run, State]:
+    """Return the run, locked, and its state once it is.
 
     The caller's own lock_timeout is in force again afterwards. Where the transaction is ours `alone`, its
     commit is bounded, too: it may meet a transaction that holds the tenant's count.
@@ -161,8 +161,8 @@ def _locked(run_id: UUID, alias: str, *, alone: bool) -> tuple[Run, datetime]:
         before, bounded = cursor.fetchone()
         run = Run.objects.using(alias).select_for_update(no_key=True).filter(run_id=run_id).first()
         after = bounded if alone else before
-        cursor.execute("SELECT set_config('lock_timeout', %s::text, true), clock_timestamp()", [after])
-        now = cursor.fetchone()[1]
+        cursor.execute("SELECT set_config('lock_timeout', %s::text, true)", [after])
     if run is None:
         raise RunNotFound(run_id)
-    return run, now
+    states = Run.objects.using(alias).filter(pk=run.pk).annotate(derived=STATE_EXPRESSION)
+    return run, states.values_list("derived", flat=True).get()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
 from django.db import IntegrityError, connections, transaction
-from django.db.models import Model, ProtectedError, Q, QuerySet, RestrictedError
+from django.db.models import DateTimeField, Func, Model, ProtectedError, Q, QuerySet, RestrictedError
 from django.db.models.deletion import Collector
 
 from tenantfair.models import Run
 from tenantfair.runs import _arguments
-from tenantfair.runs.views import database_now
 from tenantfair.sql import load
 
 _LARGEST_BATCH: Final = 10_000
@@ -45,7 +44,7 @@ def prune(
     _arguments.delay(older_than, what="older_than")
     _arguments.count(batch_size, what="batch_size", low=1, high=_LARGEST_BATCH)
     alias = _arguments.database(using)
-    pruning = _Pruning(alias, database_now(alias) - older_than, batch_size, dry_run)
+    pruning = _Pruning(alias, _utc_now(alias) - older_than, batch_size, dry_run)
     while pruning.step():
         pass
     return PruneResult(pruning.deleted, pruning.protected)
@@ -61,7 +60,7 @@ class _Pruning:
         self.dry_run = dry_run
         self.deleted = 0
         self.protected = 0
-        self._passed: tuple[datetime | None, int] | None = None
+        self._passed: tuple[datetime, int] | None = None
 
     def step(self) -> bool:
         """Work on the next batch; False when there is none."""
@@ -71,10 +70,12 @@ class _Pruning:
             later = Q(finished_at__gt=moment) | Q(finished_at=moment, pk__gt=pk)
             # The plain bound is what the index can use.
             old = old.filter(later, finished_at__gte=moment)
-        found = list(old.order_by("finished_at", "pk").values_list("finished_at", "pk")[: self.batch_size])
+        page = old.order_by("finished_at", "pk").values_list(_InUtc("finished_at"), "pk")
+        found = list(page[: self.batch_size])
         if not found:
             return False
-        self._passed = found[-1]
+        moment, pk = found[-1]
+        self._passed = moment.replace(tzinfo=UTC), pk
         self._delete([pk for _, pk in found])
         return True
 
@@ -105,6 +106,20 @@ class _Pruning:
             self._delete(keys[half:])
         else:
             self.deleted += len(locked)
+
+
+class _InUtc(Func):
+    """A time as clocks in UTC show it: without USE_TZ those of the project's zone show some times twice."""
+
+    template = "%(expressions)s AT TIME ZONE 'UTC'"
+    output_field = DateTimeField()
+
+
+def _utc_now(alias: str) -> datetime:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp() AT TIME ZONE 'UTC'")
+        now: datetime = cursor.fetchone()[0]
+    return now.replace(tzinfo=UTC)
 
 
 class _Trial(Collector):

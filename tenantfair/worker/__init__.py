@@ -26,7 +26,7 @@ from typing import Any, Final
 from django.db import InterfaceError, OperationalError, connections
 
 from tenantfair import policy, schema
-from tenantfair.conf import Settings, get_settings
+from tenantfair.conf import get_settings
 from tenantfair.exceptions import ConfigurationError
 from tenantfair.logs import log_safely
 from tenantfair.worker.backoff import backoff
@@ -61,13 +61,13 @@ def default_worker_id() -> str:
 class Worker:
     """One worker process's work on one domain, from start to drained.
 
-    `until_idle` ends it once nothing is due, `max_tasks` after that many starts. `on_event(name, **facts)` is
-    told of `run_settled` and `run_poisoned`. Times are seconds; None means what the settings say.
+    `until_idle` ends it once nothing can be claimed, `max_tasks` after that many starts.
+    `on_event(name, **facts)` is told of `run_settled` and `run_poisoned`. Times are seconds; None means what the
+    settings say.
     """
 
     def __init__(
         self,
-        settings: Settings | None = None,
         *,
         using: str | None = None,
         concurrency: int | None = None,
@@ -81,7 +81,7 @@ class Worker:
         metrics_address: tuple[str, int] | None = None,
         on_event: Callable[..., None] | None = None,
     ) -> None:
-        chosen = settings or get_settings()
+        chosen = get_settings()
         self.plan = Plan(
             settings=chosen,
             using=using or chosen.database,

@@ -7,7 +7,7 @@ until the database has answered: a claim that is still ours is then accepted, an
 
 Nobody's open transaction keeps outcomes of others waiting. One whose row is locked is tried again among them.
 Where a tenant's count is held, one outcome of that tenant is tried alone, in turn with all others, until it
-passes.
+passes; what comes of that tenant meanwhile waits with it.
 """
 
 from __future__ import annotations
@@ -103,13 +103,30 @@ class Completer:
         """
         running = self._holdings.end(holding)
         lost = holding.monitor.lost.is_set()
+        pending = _Pending(holding, outcome, seconds)
         with self._changed:
             if not lost:
-                self._queue.append(_Pending(holding, outcome, seconds))
+                pending.not_before = self._blocked_until(pending.tenant_id)
+                pending.blocked = pending.not_before > 0.0
+                self._queue.append(pending)
             if self._waiting or running == 0:
                 self._changed.notify()
         if lost:
             self._holdings.drop(holding)
+        elif pending.blocked:
+            self._holdings.vacate(holding)
+
+    def _blocked_until(self, tenant_id: str | None) -> float:
+        """Return until when the outcomes of a tenant wait because one of them was blocked; else 0."""
+        now = time.monotonic()
+        return max(
+            (
+                pending.not_before
+                for pending in self._queue
+                if pending.blocked and pending.not_before > now and pending.tenant_id == tenant_id
+            ),
+            default=0.0,
+        )
 
     def stop(self) -> None:
         """Let `run()` end; what is still waiting then is left to the end of its lease."""

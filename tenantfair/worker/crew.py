@@ -106,7 +106,9 @@ class Crew:
         )
         self._listener: Listener | None = None
         if plan.listen:
-            alias = plan.settings.listen_database or plan.using
+            # It leads to the settings' domain, in which another one's wake-ups are not heard.
+            other = plan.settings.listen_database if plan.using == plan.settings.database else None
+            alias = other or plan.using
             self._listener = Listener(
                 params=lambda: connections_of.params(alias), on_wakeup=self._poll, worker_id=plan.worker_id
             )

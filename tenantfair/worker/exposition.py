@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,8 +14,7 @@ class MetricsServer:
     """Serves this process's counters at `/metrics` in Prometheus text format."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._server = ThreadingHTTPServer((host, port), _Handler)
-        self._server.daemon_threads = True
+        self._server = (_Server6 if ":" in host else _Server)((host, port), _Handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             name="tenantfair-metrics",
@@ -35,6 +35,14 @@ class MetricsServer:
         """Stop answering and give the port back."""
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):

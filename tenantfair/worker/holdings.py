@@ -80,10 +80,10 @@ class Holdings:
     def vacate(self, holding: Holding) -> None:
         """Free the place of a holding that is still to be settled.
 
-        Not while twice as many are held as there are places: when nothing can be stored, no more is begun.
+        Not while as many are without one as there are places: when nothing can be stored, no more is begun.
         """
         with self._changed:
-            freed = len(self._held) < 2 * self._places and self._vacate(holding)
+            freed = len(self._held) - self._occupied < self._places and self._vacate(holding)
         if freed:
             self._on_freed()
 

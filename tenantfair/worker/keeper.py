@@ -30,6 +30,8 @@ from tenantfair.worker import keeper_process
 logger = logging.getLogger("tenantfair.worker")
 
 _EMPTY: Final = bytes(keeper_process.ROW_BYTES)
+# How long a process may take to see that it is not wanted any more; one that is connecting does not look.
+_CLOSING_SECONDS: Final = 0.5
 
 
 class Keeper:
@@ -168,7 +170,7 @@ class Keeper:
         with suppress(OSError):  # it may have died before it read its configuration
             process.stdin.close()
         try:
-            process.wait(timeout=5)
+            process.wait(timeout=_CLOSING_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connections
@@ -16,7 +17,7 @@ from tenantfair.backend import for_tenant
 from tenantfair.claim import claim_due
 from tenantfair.exceptions import InvalidRun
 from tenantfair.models import Run
-from tests.factories import policy_in_force
+from tests.factories import policy_in_force, run_in
 from tests.tasks_for_tests import approval, echo, three_steps
 from tests.worker_parts import run_until_idle
 
@@ -84,3 +85,55 @@ def test_times_of_a_lease_are_as_django_hands_them_out(naive: str) -> None:
         row.claimed_at,
         row.enqueued_at,
     )
+
+
+@pytest.fixture
+def unknown_zone(settings: Any) -> Iterator[None]:
+    """A zone that Python does not know: no time that comes from the database can go back unharmed."""
+    connections["default"].close()
+    settings.USE_TZ = False
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SET TIME ZONE '<-05>5'")
+    yield
+    connections["default"].close()
+
+
+def passed_since(column: str) -> timedelta:
+    with connections["default"].cursor() as cursor:
+        cursor.execute(f"SELECT clock_timestamp() - {column} FROM tenantfair_run")
+        since: timedelta = cursor.fetchone()[0]
+    return since
+
+
+@pytest.mark.parametrize(
+    ("state", "change"),
+    [
+        ("claimed", runs.interrupt),
+        ("waiting", lambda run_id: runs.signal(run_id, "go")),
+        ("failed", runs.retry),
+        ("poisoned", runs.retry),
+    ],
+)
+@pytest.mark.usefixtures("unknown_zone")
+def test_what_is_queued_by_a_person_is_due_at_once(
+    state: str, change: Callable[[UUID], runs.RunView]
+) -> None:
+    assert change(run_in(state).run_id).state == "queued"
+    assert timedelta(0) <= passed_since("wake_at") < timedelta(minutes=1)
+
+
+@pytest.mark.usefixtures("unknown_zone")
+def test_what_is_cancelled_has_ended_now() -> None:
+    runs.cancel(run_in("claimed").run_id)
+
+    assert timedelta(0) <= passed_since("finished_at") < timedelta(minutes=1)
+
+
+def test_pruning_goes_on_where_it_was_in_an_hour_that_the_clocks_show_twice(settings: Any) -> None:
+    connections["default"].close()
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "Europe/Berlin"
+    for minute in (10, 50, 80, 100):
+        run_in("completed", finished_at=datetime(2025, 10, 26, 0, tzinfo=UTC) + timedelta(minutes=minute))
+
+    assert runs.prune(older_than=timedelta(days=1), batch_size=1).deleted == 4

@@ -58,7 +58,7 @@ class Command(BaseCommand):
             metavar="N",
             help='tasks at once; TENANTFAIR["CONCURRENCY"] unless given',
         )
-        parser.add_argument("--batch", action="store_true", help="end, with 0, once nothing is due")
+        parser.add_argument("--batch", action="store_true", help="end, with 0, once nothing can be claimed")
         parser.add_argument(
             "--max-tasks", type=_positive, metavar="N", help="start N tasks, then drain and end with 0"
         )
@@ -126,9 +126,7 @@ class Command(BaseCommand):
 
     def _worker(self, options: dict[str, Any]) -> Worker:
         with exit_codes():
-            settings = get_settings()
             return Worker(
-                settings,
                 using=options["database"],
                 concurrency=options["concurrency"],
                 interval=options["interval"],

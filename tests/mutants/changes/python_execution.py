@@ -159,8 +159,8 @@ MUTANTS = (
     Mutant(
         name="context-rolled-back-checkpoint-counts",
         file="execution/context.py",
-        old="            self._lease = self._committed\n        return",
-        new="            pass\n        return",
+        old="            self._find_out()\n",
+        new="            pass\n",
         breaks="a checkpoint whose transaction was rolled back does not count (item 119)",
         killed_by=(
             "cases/test_tf_frozen.py::test_after_a_checkpoint_that_was_rolled_back_the_attempt_goes_on_from_the_state_before",

@@ -258,8 +258,8 @@ MUTANTS = (
     Mutant(
         name="retry-keeps-the-failures",
         file="runs/manage.py",
-        old='{**_queued(now), "failures": 0, "finished_at": None}',
-        new='{**_queued(now), "finished_at": None}',
+        old='{**_queued(), "failures": 0, "finished_at": None}',
+        new='{**_queued(), "finished_at": None}',
         breaks="a retried run starts over with fresh counters (item 116)",
         killed_by=("test_runs_manage.py::test_a_retried_run_starts_over_at_the_end_of_the_queue",),
     ),
@@ -290,8 +290,8 @@ MUTANTS = (
     Mutant(
         name="manage-lock-timeout-not-restored",
         file="runs/manage.py",
-        old="cursor.execute(\"SELECT set_config('lock_timeout', %s::text, true), clock_timestamp()\", [after])",
-        new='cursor.execute("SELECT %s::text, clock_timestamp()", [before])',
+        old="cursor.execute(\"SELECT set_config('lock_timeout', %s::text, true)\", [after])",
+        new='cursor.execute("SELECT %s::text", [before])',
         breaks="the caller's lock_timeout is in force again afterwards",
         killed_by=("test_runs_manage.py::test_the_callers_lock_timeout_is_restored",),
     ),

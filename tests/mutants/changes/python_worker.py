@@ -232,6 +232,52 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="worker-more-without-a-place-than-places",
+        file="worker/holdings.py",
+        old="            freed = len(self._held) - self._occupied < self._places and self._vacate(holding)\n",
+        new="            freed = len(self._held) < 2 * self._places and self._vacate(holding)\n",
+        breaks="no more outcomes wait without a place than there are places",
+        killed_by=("test_worker_batches.py::test_no_more_give_their_place_back_than_there_are_places",),
+    ),
+    Mutant(
+        name="worker-blocked-tenant-spoils-batches",
+        file="worker/completer.py",
+        old="                pending.not_before = self._blocked_until(pending.tenant_id)\n",
+        new="",
+        breaks="what comes of a blocked tenant waits with what was tried",
+        killed_by=(
+            "test_worker_outcomes.py::test_an_outcome_of_a_blocked_tenant_waits_with_those_before_it_and_spoils_no_batch",
+        ),
+    ),
+    Mutant(
+        name="worker-listens-to-another-domain",
+        file="worker/crew.py",
+        old="plan.settings.listen_database if plan.using == plan.settings.database else None",
+        new="plan.settings.listen_database",
+        breaks="a worker listens to its own domain",
+        killed_by=(
+            "test_worker_runs.py::test_the_alias_to_listen_on_leads_to_the_domain_of_the_settings_alone",
+        ),
+    ),
+    Mutant(
+        name="attempt-forgets-a-committed-checkpoint",
+        file="execution/context.py",
+        old="self._unsettled.get(stored, self._committed)",
+        new="self._committed",
+        breaks="a committed checkpoint counts, whatever a hook of the host's does",
+        killed_by=(
+            "test_execution.py::TestCheckpoints::test_a_checkpoint_holds_though_a_hook_of_the_hosts_raised_after_the_commit",
+        ),
+    ),
+    Mutant(
+        name="tenant-by-the-name-of-a-member",
+        file="tenants.py",
+        old="    return str.__str__(tenant_id)\n",
+        new="    return tenant_id\n",
+        breaks="an Enum's member is its value",
+        killed_by=("test_runs_enqueue.py::test_an_enums_member_is_its_value",),
+    ),
+    Mutant(
         name="worker-start-deaf-to-signals",
         file="worker/__init__.py",
         old="        while not booted.done() and self._requests.count == 0:\n",

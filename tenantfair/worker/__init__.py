@@ -62,8 +62,8 @@ class Worker:
     """One worker process's work on one domain, from start to drained.
 
     `until_idle` ends it once nothing can be claimed, `max_tasks` after that many starts.
-    `on_event(name, **facts)` is told of `run_settled` and `run_poisoned`. Times are seconds; None means what the
-    settings say.
+    `on_event(name, **facts)` is told of `run_settled` and `run_poisoned`. Times are seconds; None means what
+    the settings say.
     """
 
     def __init__(

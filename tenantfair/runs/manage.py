@@ -12,7 +12,7 @@ from uuid import UUID
 
 from django.db import OperationalError, connections, transaction
 from django.db.models import JSONField, Value
-from django.db.models.functions import Cast
+from django.db.models.functions import Cast, Now
 
 from tenantfair import payloads, wakeups
 from tenantfair.conf import get_settings
@@ -20,7 +20,7 @@ from tenantfair.exceptions import InvalidPayload, RunBusy, RunNotActive, RunNotF
 from tenantfair.models import Run
 from tenantfair.runs import _arguments, _statements
 from tenantfair.runs.outcomes import MAX_SIGNALS
-from tenantfair.runs.views import STATE_EXPRESSION, DatabaseClock, RunView, State, view
+from tenantfair.runs.views import STATE_EXPRESSION, RunView, State, view
 from tenantfair.sql import load
 
 # What a decision answers: the columns to write, or None to leave the run as it is. Times stay in the
@@ -52,7 +52,7 @@ def cancel(run_id: UUID | str, *, using: str | None = None) -> RunView:
             return None
         if state in {"completed", "failed"}:
             raise RunNotActive(run.run_id, state)
-        return {**_FREED, "status": Run.Status.CANCELLED, "wake_at": None, "finished_at": DatabaseClock()}
+        return {**_FREED, "status": Run.Status.CANCELLED, "wake_at": None, "finished_at": Now()}
 
     return _change(run_id, using, decide)
 
@@ -120,7 +120,7 @@ def _pending(signals: Sequence[Any]) -> Cast:
 
 
 def _queued() -> dict[str, Any]:
-    return {**_FREED, "status": Run.Status.RUNNING, "wake_at": DatabaseClock()}
+    return {**_FREED, "status": Run.Status.RUNNING, "wake_at": Now()}
 
 
 def _change(run_id: UUID | str, using: str | None, decide: Decision) -> RunView:
@@ -141,7 +141,7 @@ def _change_once(run_id: UUID, alias: str, decide: Decision) -> RunView:
         changes = decide(run, state)
         only = Run.objects.using(alias).filter(pk=run.pk)
         if changes is not None:
-            only.update(**changes, updated_at=DatabaseClock())
+            only.update(**changes, updated_at=Now())
             if changes.get("wake_at") is not None:
                 wakeups.request(alias)
         found = view(only)

@@ -88,6 +88,7 @@ OTHERS: Final = (
     ("column", "tenantfair_pending.opens"),
     ("column", "tenantfair_pending.scope_key"),
     ("column", "tenantfair_pending.delta"),
+    ("column", "tenantfair_pending.gathers"),
     ("constraint", "tenantfair_schedule_partition"),
     ("index", "tenantfair_pending_xid"),
 )

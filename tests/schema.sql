@@ -22,7 +22,8 @@ CASE
     ELSE (set_config(('tenantfair.fold_opened_'::text || (('tenantfair_run'::regclass)::oid)::text), (pg_current_xact_id())::text, true) IS NOT NULL)
 END NOT NULL,
     scope_key text COLLATE "C" NOT NULL,
-    delta bigint NOT NULL
+    delta bigint NOT NULL,
+    gathers boolean DEFAULT false NOT NULL
 ) WITH (autovacuum_analyze_threshold=2147483647, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, vacuum_truncate=off);
 CREATE INDEX tenantfair_pending_xid ON tenantfair_pending USING btree (xid);
 CREATE CONSTRAINT TRIGGER tenantfair_pending_fold AFTER INSERT ON tenantfair_pending DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (new.opens) EXECUTE FUNCTION tenantfair_pending_fold();
@@ -197,7 +198,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET enable_seqscan=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 12d5836f91607e68854db6afcb3520d1
+--     body md5 1edd27d7db0d0a4c3e2ce9e52cbb26ce
 
 -- FUNCTION tenantfair_new_run_id()
 --     RETURNS uuid
@@ -244,7 +245,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 9ba8eb23ecd3bb2218e98d6b63096dbe
+--     body md5 08bb4108f6a36afcb3ab769bcc2c2297
 
 -- FUNCTION tenantfair_run_shape(p_tenant_id text,
 --         p_status text,
@@ -269,7 +270,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 94bb9c5120a60aed05fb03f6f210c524
+--     body md5 5869023c8958503094aedf36c7aac36d
 
 -- FUNCTION tenantfair_schedule_guard()
 --     RETURNS trigger
@@ -286,6 +287,6 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 c66805883d63383b6731343dc1da36f8
+--     body md5 0464b1375fa7d6f6dac599f2bda28f59
 
 -- ROW of tenantfair_policy: {"id": 1, "scan_laps": 0, "max_active": null, "scan_budget": 32, "max_attempts": 5, "lease_seconds": 60, "admission_mode": "legacy", "initialized_at": null, "policy_version": 0, "scan_fruitless": 0, "scan_ring_position": 0, "configured_max_active": null}

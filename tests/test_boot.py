@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import DatabaseError, connection, connections
+from django.db import DatabaseError, OperationalError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from tenantfair import policy
@@ -17,7 +17,7 @@ from tenantfair.models import Partition, Policy, Run, Schedule
 from tenantfair.signals import cap_changed
 from tests.domains import scratch_alias, scratch_domain
 from tests.rows import result, script, sessions
-from tests.threads import all_at_once, in_django_thread, until_someone_waits_for
+from tests.threads import LONGEST_WAIT_SECONDS, all_at_once, in_django_thread, until_someone_waits_for
 
 pytestmark = pytest.mark.django_db
 
@@ -290,6 +290,25 @@ def test_the_switch_to_tenant_fair_adopts_healthy_claims_at_the_time_they_were_c
         3,
     )
     assert list(Schedule.objects.values_list("partition", "unfinished_count")) == [("", 3)]
+
+
+@pytest.mark.conformance(140)
+@pytest.mark.django_db(transaction=True)
+def test_a_switch_gives_way_to_whoever_has_locked_a_claimed_run() -> None:
+    """It holds the policy row meanwhile, without which nothing can be claimed."""
+    claimed_run("acme")
+    with sessions() as another:
+        holder = another()
+        script(holder, "BEGIN", "SELECT FROM tenantfair_run FOR UPDATE")
+        try:
+            switch = in_django_thread(policy.synchronize)
+            with pytest.raises(OperationalError, match="lock timeout"):
+                switch.result(timeout=LONGEST_WAIT_SECONDS)
+        finally:
+            holder.execute("ROLLBACK")
+    assert stored()["admission_mode"] == "legacy"
+
+    assert policy.synchronize().adopted == 1
 
 
 def test_a_second_start_adopts_nothing() -> None:

@@ -155,6 +155,26 @@ def test_emptied_tables_keep_nothing_of_what_was_added_up(db: Session) -> None:
     assert counts(db) == {"a": 3}
 
 
+@pytest.mark.usefixtures("finishing_host")
+def test_runs_finished_by_a_trigger_of_the_host_after_a_truncate_are_counted(db: Session) -> None:
+    enqueue(db, "a", 3)
+    script(
+        db,
+        "BEGIN",
+        FINISH_ALL,
+        "TRUNCATE tenantfair_run, tenantfair_schedule, tenantfair_partition",
+    )
+    for _ in range(3):
+        insert_run(db, "a")
+    script(
+        db,
+        "UPDATE tenantfair_run SET queue_name = 'x' WHERE id = (SELECT max(id) FROM tenantfair_run)",
+        "COMMIT",
+    )
+    assert counts(db) == {"a": 2}
+    assert_exact(db)
+
+
 def test_triggers_of_the_host_that_finish_more_runs_meanwhile(db: Session) -> None:
     """Rows counted by a statement inside a statement are noted with those around them."""
     for _ in range(20):

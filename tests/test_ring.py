@@ -161,6 +161,85 @@ def test_no_count_moves_by_our_functions_on_a_table_of_somebody_else(
     assert counts(db) == {"a": 2}
 
 
+def forge(session: Session, scope: str, delta: int) -> None:
+    """Pretend that updates of this transaction have added something up and not noted it yet."""
+    for name, value in (("noted_scope", f":{scope}"), ("delta_since", str(delta))):
+        session.execute(
+            "SELECT set_config('tenantfair.' || %s || '_' || 'tenantfair_run'::regclass::oid, %s, true)",
+            [name, value],
+        )
+
+
+@pytest.mark.conformance(20)
+@pytest.mark.parametrize(("scope", "delta"), [("a", -2), ("ghost", 7), ("", 1)])
+def test_no_count_moves_by_settings_that_anybody_can_write(
+    db: Session, outsider: Session, scope: str, delta: int
+) -> None:
+    enqueue(db, "a", 2)
+    outsider.execute("BEGIN")
+    forge(outsider, scope, delta)
+    with pytest.raises(errors.IntegrityConstraintViolation, match="is not for hands"):
+        outsider.execute("SELECT tenantfair_fold()")
+    outsider.execute("ROLLBACK")
+    assert counts(db) == {"a": 2}
+
+
+@pytest.mark.conformance(20)
+def test_a_role_that_may_only_insert_moves_no_count_by_such_settings(db: Session, outsider: Session) -> None:
+    db.execute("GRANT INSERT ON tenantfair_run TO tf_outsider")
+    outsider.execute("BEGIN")
+    enqueue(outsider, "a")
+    forge(outsider, "a", 5)
+    with pytest.raises(errors.IntegrityConstraintViolation, match="is not for hands"):
+        outsider.execute("COMMIT")
+    assert counts(db) == {}
+
+
+# Of built-in functions with parameters of any type that ours call: a form that fits exactly is preferred.
+OVERLOADS: list[tuple[LiteralString, LiteralString]] = [
+    ("cardinality(text[]) RETURNS integer", "RETURN 1"),
+    ("unnest(text[]) RETURNS SETOF text", "RETURN NEXT 'x'"),
+    ("unnest(text[], bigint[]) RETURNS TABLE (a text, b bigint)", "RETURN NEXT"),
+    ("seen_text(text[], text) RETURNS text[]", "RETURN array_append($1, $2)"),
+    ("seen_bigint(bigint[], bigint) RETURNS bigint[]", "RETURN array_append($1, $2)"),
+]
+
+
+@pytest.mark.conformance(20)
+def test_nothing_of_somebody_who_may_create_in_the_schema_runs_as_the_owner(
+    db: Session, outsider: Session
+) -> None:
+    schema = db.execute("SELECT current_schema()").fetchone()[0]
+    script(
+        db,
+        f"GRANT CREATE ON SCHEMA {schema} TO tf_outsider",
+        "GRANT INSERT ON tenantfair_run TO tf_outsider",
+        "CREATE TABLE seen (who text)",
+        "GRANT INSERT ON seen TO PUBLIC",
+    )
+    try:
+        for head, body in OVERLOADS:
+            outsider.execute(
+                f"CREATE FUNCTION {schema}.{head} LANGUAGE plpgsql AS"
+                f" $$ BEGIN INSERT INTO {schema}.seen VALUES (current_user); {body}; END $$"
+            )
+        for kind in ("text", "bigint"):
+            outsider.execute(
+                f"CREATE AGGREGATE {schema}.array_agg({kind})"
+                f" (SFUNC = {schema}.seen_{kind}, STYPE = {kind}[], INITCOND = '{{}}')"
+            )
+        outsider.execute("BEGIN")
+        for tenant in ("a", "b"):
+            enqueue(outsider, tenant)
+        outsider.execute("COMMIT")
+        enqueue(outsider, "c", 3)
+
+        assert db.execute("SELECT DISTINCT who FROM seen").fetchall() == []
+        assert counts(db) == {"a": 1, "b": 1, "c": 3}
+    finally:
+        script(db, "DROP TABLE seen", "DROP OWNED BY tf_outsider")
+
+
 @pytest.mark.conformance(20)
 def test_direct_write_from_a_trigger_of_the_host_is_refused(db: Session) -> None:
     enqueue(db, "a", 2)

@@ -26,7 +26,8 @@ def synchronize(using: str | None = None) -> SyncResult:
     claims are adopted in the same transaction. Overrides, epochs and the cursor are never touched.
 
     Raises `ConfigurationError` without a default cap, `SchemaMismatch` before anything is written, and
-    `InactiveEngine` when `ENGINE` is `legacy` and the domain is not.
+    `InactiveEngine` when `ENGINE` is `legacy` and the domain is not. A switch that meets a claimed run which
+    somebody has locked changes nothing and raises `OperationalError` (55P03); a worker's start tries again.
     """
     settings = get_settings()
     alias = using or settings.database
@@ -73,9 +74,14 @@ def _drift(row: Policy, settings: Settings, cap: int | None) -> dict[str, Any]:
 
 
 def _adopt(alias: str) -> int:
+    """Mark the healthy claims as admitted; waits 250 ms for a row, for nobody can claim meanwhile."""
     with connections[alias].cursor() as cursor:
+        cursor.execute(load("bound_lock_wait"))
+        before, _ = cursor.fetchone()
         cursor.execute(load("adopt_claims"))
-        return int(cursor.rowcount)
+        adopted = int(cursor.rowcount)
+        cursor.execute("SELECT set_config('lock_timeout', %s::text, true)", [before])
+    return adopted
 
 
 def restore_policy_row(*, using: str, **_: Any) -> None:

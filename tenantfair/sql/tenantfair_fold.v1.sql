@@ -2,6 +2,9 @@
 -- held while a transaction stays open, and scopes are always taken in one order, so no two commits wait
 -- for each other in a circle.
 --
+-- Runs as the owner. What has parameters of any type is called by its schema: who may create in this one could
+-- otherwise give it a form that fits better, and have it run as the owner, too.
+--
 -- Lock order: new partitions by scope, then schedule rows by scope, one at a time. Never clamps: a count below zero is
 -- 23514 and the transaction fails. A claim inside the transaction calls tenantfair_fold() first, so that it
 -- sees the transaction's own work; what comes later is folded again.
@@ -29,15 +32,20 @@ DECLARE
     v_marker text;
 BEGIN
     -- What updates have added up and not noted yet (tenantfair_run_updated). They start afresh after this fold, so
-    -- that the next one notes its row and opens another.
+    -- that the next one notes its row and opens another. Anybody can write a setting, so it counts only beside the
+    -- note that the adding up began with: to make that takes the right to update runs.
     IF current_setting(c_delta_since, true) <> '' THEN
         INSERT INTO tenantfair_pending (xid, opens, scope_key, delta)
-        VALUES (
-            pg_current_xact_id(),
-            false,
-            substr(current_setting(c_noted_scope), 2),
-            current_setting(c_delta_since)::bigint
-        );
+        SELECT note.xid, false, note.scope_key, current_setting(c_delta_since)::bigint
+        FROM tenantfair_pending AS note
+        WHERE note.xid = pg_current_xact_id()
+            AND note.gathers
+            AND ':' || note.scope_key = current_setting(c_noted_scope, true)
+        LIMIT 1;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the setting % is not for hands', c_delta_since
+                USING ERRCODE = 'integrity_constraint_violation';
+        END IF;
         v_marker := set_config(c_delta_since, '', true);
     END IF;
     v_marker := set_config(c_noted_scope, '', true);
@@ -54,7 +62,7 @@ BEGIN
         GROUP BY scope_key
         HAVING sum(delta) <> 0
     )
-    SELECT array_agg(scope_key ORDER BY scope_key), array_agg(delta ORDER BY scope_key)
+    SELECT pg_catalog.array_agg(scope_key ORDER BY scope_key), pg_catalog.array_agg(delta ORDER BY scope_key)
     INTO v_scopes, v_deltas
     FROM totals;
 
@@ -65,10 +73,10 @@ BEGIN
     -- Before any count is locked, so that nobody waits for a new partition while holding one; with a single
     -- scope there is none to hold. The subquery, unlike a join, is looked up by key whatever the plan assumes
     -- about the size of the ring. Looked for first, because ON CONFLICT alone would wait for whoever updates it.
-    IF cardinality(v_scopes) > 1 THEN
+    IF pg_catalog.cardinality(v_scopes) > 1 THEN
         INSERT INTO tenantfair_partition (scope_key)
         SELECT wanted.scope_key
-        FROM unnest(v_scopes) AS wanted (scope_key)
+        FROM pg_catalog.unnest(v_scopes) AS wanted (scope_key)
         WHERE (
             SELECT TRUE FROM tenantfair_partition AS existing WHERE existing.scope_key = wanted.scope_key
         ) IS NULL
@@ -77,7 +85,7 @@ BEGIN
     END IF;
 
     v_marker := set_config(c_folding, pg_current_xact_id()::text, true);
-    FOR i IN 1..cardinality(v_scopes) LOOP
+    FOR i IN 1..pg_catalog.cardinality(v_scopes) LOOP
         UPDATE tenantfair_schedule
         SET unfinished_count = unfinished_count + v_deltas[i]
         WHERE scope_key = v_scopes[i];

@@ -17,7 +17,9 @@ CREATE UNLOGGED TABLE tenantfair_pending (
             IS NOT NULL
     END,
     scope_key text COLLATE "C" NOT NULL,
-    delta     bigint NOT NULL
+    delta     bigint NOT NULL,
+    -- Whether what follows it of the same scope is added up beside it (tenantfair_run_updated).
+    gathers   boolean NOT NULL DEFAULT false
 )
 WITH (
     autovacuum_vacuum_threshold = 1000,

@@ -6,7 +6,8 @@
 -- follow one of the same scope are added up and noted together: a note for each would be half the cost of a mass
 -- finish.
 -- Runs as the owner, so that a role that may only enqueue needs no rights on the counts; and for no other table, since
--- anybody can create a trigger on a table of their own.
+-- anybody can create a trigger on a table of their own. What has parameters of any type is called by its schema, as in
+-- tenantfair_fold.
 
 -- The rule of tenantfair.tenants.validate_tenant; NULL, the tenantless scope, is well formed.
 CREATE OR REPLACE FUNCTION tenantfair_tenant_is_well_formed(p_tenant_id text)
@@ -40,8 +41,8 @@ BEGIN
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;
     SELECT
-        array_agg(inserted.scope_key) FILTER (WHERE inserted.unfinished > 0),
-        array_agg(inserted.unfinished) FILTER (WHERE inserted.unfinished > 0),
+        pg_catalog.array_agg(inserted.scope_key) FILTER (WHERE inserted.unfinished > 0),
+        pg_catalog.array_agg(inserted.unfinished) FILTER (WHERE inserted.unfinished > 0),
         bool_and(tenantfair_tenant_is_well_formed(nullif(inserted.scope_key, '')))
     INTO v_scopes, v_deltas, v_well_named
     FROM (
@@ -62,6 +63,7 @@ BEGIN
     IF v_scopes IS NOT NULL THEN
         INSERT INTO tenantfair_pending (scope_key, delta)
         SELECT note.scope_key, note.delta
+        -- Of several arrays: PostgreSQL's own whatever the path.
         FROM unnest(v_scopes, v_deltas) AS note (scope_key, delta);
     END IF;
     RETURN NULL;
@@ -131,8 +133,8 @@ BEGIN
         WHERE v_since <> 0;
     END IF;
     IF TG_LEVEL = 'ROW' THEN
-        INSERT INTO tenantfair_pending (scope_key, delta)
-        VALUES (NEW.scope_key, v_delta);
+        INSERT INTO tenantfair_pending (scope_key, delta, gathers)
+        VALUES (NEW.scope_key, v_delta, true);
     END IF;
     RETURN NULL;
 END

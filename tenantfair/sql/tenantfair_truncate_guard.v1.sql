@@ -20,7 +20,9 @@ BEGIN
     IF TG_RELID = 'tenantfair_run'::regclass THEN
         -- The runs this transaction noted are gone with the rest.
         DELETE FROM tenantfair_pending WHERE xid = pg_current_xact_id();
-        PERFORM set_config('tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid::text, '', true);
+        PERFORM
+            set_config('tenantfair.noted_scope_' || 'tenantfair_run'::regclass::oid::text, '', true),
+            set_config('tenantfair.delta_since_' || 'tenantfair_run'::regclass::oid::text, '', true);
         IF EXISTS (SELECT FROM tenantfair_schedule WHERE in_ring)
             OR (v_blind AND pg_relation_size('tenantfair_schedule') > 0)
         THEN

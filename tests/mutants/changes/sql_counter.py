@@ -35,7 +35,7 @@ MUTANTS = (
     Mutant(
         name="fold-in-another-order",
         file=FOLD,
-        old="array_agg(scope_key ORDER BY scope_key), array_agg(delta ORDER BY scope_key)",
+        old="array_agg(scope_key ORDER BY scope_key), pg_catalog.array_agg(delta ORDER BY scope_key)",
         new="array_agg(scope_key ORDER BY md5(scope_key)), array_agg(delta ORDER BY md5(scope_key))",
         breaks="the fold takes counters in scope order (item 177)",
         killed_by=("test_counter_locks.py::test_counters_are_taken_in_scope_order",),
@@ -43,7 +43,7 @@ MUTANTS = (
     Mutant(
         name="fold-makes-partitions-late",
         file=FOLD,
-        old="    IF cardinality(v_scopes) > 1 THEN\n",
+        old="    IF pg_catalog.cardinality(v_scopes) > 1 THEN\n",
         new="    IF cardinality(v_scopes) < 0 THEN\n",
         breaks="nobody waits for a new partition while holding a counter (item 177)",
         killed_by=("test_counter_locks.py::test_commit_that_waits_for_a_new_partition_holds_no_counter",),
@@ -267,5 +267,39 @@ MUTANTS = (
         times=3,
         breaks="a hostile search_path does not reach into the functions (item 31)",
         killed_by=("test_counter_hosts.py::test_hostile_search_path_and_shadow_tables_change_no_count",),
+    ),
+    Mutant(
+        name="fold-believes-settings-beside-any-note",
+        file=FOLD,
+        old="            AND note.gathers\n",
+        new="",
+        breaks="a role that may only insert moves no count by settings (item 20)",
+        killed_by=("test_ring.py::test_a_role_that_may_only_insert_moves_no_count_by_such_settings",),
+    ),
+    Mutant(
+        name="fold-takes-no-offence-at-forged-settings",
+        file=FOLD,
+        old="        IF NOT FOUND THEN\n            RAISE EXCEPTION 'the setting",
+        new="        IF false THEN\n            RAISE EXCEPTION 'the setting",
+        breaks="a direct write to a count is refused (item 20)",
+        killed_by=("test_ring.py::test_no_count_moves_by_settings_that_anybody_can_write",),
+    ),
+    Mutant(
+        name="fold-calls-what-fits-best",
+        file=FOLD,
+        old="FOR i IN 1..pg_catalog.cardinality(v_scopes) LOOP",
+        new="FOR i IN 1..cardinality(v_scopes) LOOP",
+        breaks="nothing of somebody who may create in the schema runs as the owner",
+        killed_by=("test_ring.py::test_nothing_of_somebody_who_may_create_in_the_schema_runs_as_the_owner",),
+    ),
+    Mutant(
+        name="truncate-keeps-the-noted-scope",
+        file="sql/tenantfair_truncate_guard.v1.sql",
+        old="set_config('tenantfair.noted_scope_' || 'tenantfair_run'::regclass::oid::text, '', true),",
+        new="NULL,",
+        breaks="what is finished after a TRUNCATE counts (item 24)",
+        killed_by=(
+            "test_counter_updates.py::test_runs_finished_by_a_trigger_of_the_host_after_a_truncate_are_counted",
+        ),
     ),
 )

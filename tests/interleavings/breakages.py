@@ -129,7 +129,7 @@ BREAKAGES = (
         "I25",
         fold(
             (
-                "ORDER BY scope_key), array_agg(delta ORDER BY scope_key)",
+                "ORDER BY scope_key), pg_catalog.array_agg(delta ORDER BY scope_key)",
                 "ORDER BY random()), array_agg(delta)",
             )
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.apps import apps
-from django.db import connection, models, transaction
+from django.db import IntegrityError, connection, models, transaction
 from django.db.models import ProtectedError
 from django.db.models.signals import post_delete, pre_delete
 from django.test.utils import CaptureQueriesContext
@@ -279,3 +279,27 @@ def test_a_run_that_somebody_has_locked_is_left_for_next_time() -> None:
     assert list(Run.objects.all()) == [locked]
     assert free.pk != locked.pk
     assert runs.prune(older_than=DAY) == PruneResult(1, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_all_of_a_tenant_goes_in_one_transaction_that_folds_between() -> None:
+    """As the guide to pruning shows it; without the fold the partition is refused."""
+    lease = claimed_lease(tenant_id="acme")
+    for state in STATES:
+        run_in(state, tenant_id="acme")
+    stays = run_in("queued", tenant_id="globex")
+
+    with transaction.atomic():
+        Run.objects.filter(tenant_id="acme").delete()
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Partition.objects.filter(scope_key="acme").delete()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT tenantfair_fold()")
+        Partition.objects.filter(scope_key="acme").delete()
+
+    assert list(Run.objects.all()) == [stays]
+    assert [partition.scope_key for partition in Partition.objects.all()] == ["globex"]
+    assert [(place.partition_id, place.unfinished_count) for place in Schedule.objects.all()] == [
+        ("globex", 1)
+    ]
+    assert runs.finish([runs.Completed(lease, None)]) == set()

@@ -100,7 +100,7 @@ class _Domain:
         self._lose(others)
         admissible = {scope for scope, at in self._since.items() if at <= turn.now}
         expired = turn.now - self._lease
-        disturbed = {scope for other in (*seen, *at_work) for scope in other.disturbs(expired)}
+        disturbed = {scope for other in (*seen, *at_work) for scope in other.disturbs(turn.now, expired)}
         grants = list(_grants(turn.own, self._ring))
         self._move(others, gains=True)
         touched = {row.scope_key or "" for row in others}
@@ -211,6 +211,10 @@ def _promotes(row: Row) -> bool:
     return row.kind == "run" and row.state == "queued" and (row.n or 0) < 0
 
 
+def _locks(row: Row) -> bool:
+    return row.kind == "touch" or (row.kind == "run" and row.state in _CANDIDATES and (row.n or 0) < 0)
+
+
 def _grants(own: Sequence[Row], ring: dict[int, str]) -> Iterator[Grant]:
     """Yield what a call granted, in the order of its visits.
 
@@ -261,18 +265,18 @@ def _sorted_out(rows: Sequence[Row]) -> tuple[list[_Turn], list[Row]]:
 
 
 class _Other:
-    """A transaction that is no claim. `taken` are the scopes from which it took runs that were to be had."""
+    """A transaction that is no claim. What it has updated was locked until its end, whatever came of it."""
 
     def __init__(self, xid: int, rows: Sequence[Row]) -> None:
         self.xid = xid
         self.rows = rows
-        losses = [row for row in rows if row.kind == "run" and (row.n or 0) < 0]
-        self._taken = {row.scope_key or "" for row in losses if row.state in ("queued", "ready")}
-        self._claimed = [(row.at or 0, row.scope_key or "") for row in losses if row.state == "claimed"]
+        self._locked = [(row.scope_key or "", row.state, row.at or 0) for row in rows if _locks(row)]
 
-    def disturbs(self, expired: int) -> set[str]:
-        """Return the scopes with runs that a claim could have taken, and that this one had locked."""
-        return self._taken | {scope for at, scope in self._claimed if at < expired}
+    def disturbs(self, now: int, expired: int) -> set[str]:
+        """Return the scopes of which it had locked the partition, or runs that a claim could have taken."""
+        return {
+            scope for scope, state, at in self._locked if (at < expired if state == "claimed" else at <= now)
+        }
 
 
 class _Others:

@@ -20,7 +20,7 @@ class Reason(StrEnum):
     MISSING = "a claim is missing from the record"
     ROLLED_BACK = "a claim was rolled back"
     NOT_ADMISSIBLE = "the scope could, or might, not be granted anything for a time"
-    DISTURBED = "somebody was changing the scope's runs when it was inspected in vain"
+    DISTURBED = "somebody was changing the scope's runs or partition when it was inspected in vain"
     LATE = "the scope became grantable only during the call that served it"
     BEGAN = "it had begun before the recording"
     OPEN = "the recording ended first"

@@ -4,14 +4,14 @@
 DO $certify_trigger$
 DECLARE
     v_table  CONSTANT text := current_setting('tenantfair.certify_table');
-    v_until  CONSTANT text := format(
+    v_until  CONSTANT text := pg_catalog.format(
         'clock_timestamp() < %L::timestamptz',
         current_setting('tenantfair.certify_until')
     );
     v_most   CONSTANT text := quote_literal(current_setting('tenantfair.certify_most'));
 BEGIN
     EXECUTE CASE v_table
-        WHEN 'tenantfair_run' THEN format(
+        WHEN 'tenantfair_run' THEN pg_catalog.format(
             '
             CREATE TRIGGER tenantfair_certify_inserted
                 AFTER INSERT ON tenantfair_run
@@ -35,7 +35,7 @@ BEGIN
             v_until,
             v_most
         )
-        WHEN 'tenantfair_schedule' THEN format(
+        WHEN 'tenantfair_schedule' THEN pg_catalog.format(
             '
             CREATE TRIGGER tenantfair_certify_ring
                 AFTER UPDATE ON tenantfair_schedule
@@ -45,7 +45,7 @@ BEGIN
             ',
             v_until
         )
-        WHEN 'tenantfair_partition' THEN format(
+        WHEN 'tenantfair_partition' THEN pg_catalog.format(
             '
             CREATE TRIGGER tenantfair_certify_epochs
                 AFTER UPDATE ON tenantfair_partition
@@ -67,7 +67,7 @@ BEGIN
             v_until,
             v_most
         )
-        WHEN 'tenantfair_policy' THEN format(
+        WHEN 'tenantfair_policy' THEN pg_catalog.format(
             '
             CREATE TRIGGER tenantfair_certify_policy
                 AFTER UPDATE ON tenantfair_policy

@@ -9,7 +9,11 @@ BEGIN
         WHERE found.tgrelid = to_regclass(current_setting('tenantfair.certify_table'))
             AND starts_with(found.tgname, 'tenantfair_certify_')
     LOOP
-        EXECUTE format('DROP TRIGGER %I ON %I', v_trigger.name, current_setting('tenantfair.certify_table'));
+        EXECUTE pg_catalog.format(
+            'DROP TRIGGER %I ON %I',
+            v_trigger.name,
+            current_setting('tenantfair.certify_table')
+        );
     END LOOP;
 END
 $certify_untrigger$

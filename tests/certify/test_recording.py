@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.db import connections
+from psycopg import errors
 
 from tenantfair import doctor, policy, schema
 from tenantfair.certify import (
@@ -24,8 +26,9 @@ from tenantfair.certify import (
 )
 from tenantfair.certify.triggers import Unstoppable
 from tenantfair.claim import claim_due
+from tenantfair.sql import load
 from tests.certify.scene import Scene, certified, claim
-from tests.claim_support import Bench, bench
+from tests.claim_support import Bench, Session, bench
 from tests.domains import migrate, scratch_alias
 from tests.rows import in_background, result
 
@@ -56,6 +59,11 @@ def left(domain: Bench) -> list[str]:
 def rows(domain: Bench) -> int:
     (number,) = domain.db.execute(f"SELECT count(*) FROM {JOURNAL}").fetchone()
     return int(number)
+
+
+def lost(domain: Bench) -> bool:
+    (found,) = domain.db.execute("SELECT is_called FROM tenantfair_certify_lost").fetchone()
+    return bool(found)
 
 
 def a_recording(seconds: float = 60.0, most: int = 1000) -> None:
@@ -216,7 +224,7 @@ def test_what_a_killed_recorder_leaves_stops_after_so_many_statements(domain: Be
     a_recording(most=4)
     for _ in range(6):
         assert len(claim(domain).scopes) == 1
-    assert recorder.execute("default", "SELECT is_called FROM tenantfair_certify_lost") == [(True,)]
+    assert lost(domain)
 
 
 def test_table_that_stays_locked_is_not_waited_for(domain: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,6 +307,123 @@ def test_role_that_owns_nothing_is_recorded(domain: Bench) -> None:
         domain.db.execute("DROP ROLE tf_worker")
 
 
+@pytest.mark.parametrize("broken", [False, True], ids=["whole", "broken"])
+def test_role_that_may_only_enqueue_is_recorded_and_harmed_by_no_fault(domain: Bench, broken: bool) -> None:
+    domain.db.execute("CREATE ROLE tf_web; GRANT INSERT ON tenantfair_run TO tf_web")
+    web = domain.session()
+    web.execute("SET ROLE tf_web")
+    try:
+        a_recording()
+        if broken:
+            domain.db.execute(f"ALTER TABLE {JOURNAL} RENAME COLUMN n TO m")
+        web.execute(
+            "INSERT INTO tenantfair_run (tenant_id, task_path, wake_at) VALUES ('web', 'tests.task', now())"
+        )
+        assert (rows(domain) > 0) is not broken
+        assert lost(domain) is broken
+    finally:
+        web.execute("RESET ROLE")
+        domain.db.execute("DROP OWNED BY tf_web; DROP ROLE tf_web")
+
+
+@pytest.fixture
+def outsider(domain: Bench) -> Iterator[Session]:
+    """A session of a role with no rights on any table of ours."""
+    domain.db.execute("CREATE ROLE tf_outsider")
+    session = domain.session()
+    session.execute("SET SESSION AUTHORIZATION tf_outsider")
+    yield session
+    session.close()
+    domain.db.execute("DROP OWNED BY tf_outsider; DROP ROLE tf_outsider")
+
+
+INSERT, UPDATE, DELETE = (
+    "INSERT INTO decoy VALUES ('target', 1)",
+    "UPDATE decoy SET n = 2",
+    "DELETE FROM decoy",
+)
+EACH_ROW, EACH_STATEMENT = "FOR EACH ROW EXECUTE FUNCTION", "FOR EACH STATEMENT EXECUTE FUNCTION"
+
+
+@pytest.mark.parametrize(
+    ("statement", "trigger"),
+    [
+        (INSERT, f"REFERENCING NEW TABLE AS new_runs {EACH_STATEMENT} tenantfair_certify_inserted(9)"),
+        (UPDATE, f"REFERENCING NEW TABLE AS new_runs {EACH_STATEMENT} tenantfair_certify_updated(9)"),
+        (DELETE, f"REFERENCING OLD TABLE AS old_runs {EACH_STATEMENT} tenantfair_certify_deleted(9)"),
+        (UPDATE, f"REFERENCING NEW TABLE AS new_partitions {EACH_STATEMENT} tenantfair_certify_epochs(9)"),
+        (INSERT, f"{EACH_ROW} tenantfair_certify_cap()"),
+        (UPDATE, f"{EACH_ROW} tenantfair_certify_ring()"),
+        (UPDATE, f"{EACH_ROW} tenantfair_certify_policy()"),
+    ],
+)
+def test_nothing_is_recorded_by_our_functions_on_a_table_of_somebody_else(
+    domain: Bench, outsider: Session, statement: str, trigger: str
+) -> None:
+    """They run as the owner, and anybody can create a trigger that calls them."""
+    a_recording()
+    outsider.execute("CREATE TEMP TABLE decoy (scope_key text, max_active int, n int)")
+    outsider.execute("INSERT INTO decoy VALUES ('target', 1)")
+    outsider.execute(f"CREATE TRIGGER decoy AFTER {statement.split(maxsplit=1)[0]} ON decoy {trigger}")
+    with pytest.raises(errors.IntegrityConstraintViolation, match="decoy fires for tenantfair_"):
+        outsider.execute(statement)
+    assert rows(domain) == 0
+    assert not lost(domain)
+
+
+def test_nobody_else_can_make_a_recording_void(domain: Bench, outsider: Session) -> None:
+    a_recording()
+    with pytest.raises(errors.InsufficientPrivilege):
+        outsider.execute("SELECT tenantfair_certify_lose()")
+    assert not lost(domain)
+
+
+# Each fits a call better than PostgreSQL's own form, and would be taken though its schema comes later.
+OVERLOADS = """
+CREATE FUNCTION trapped() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE v_stack text;
+BEGIN
+    GET DIAGNOSTICS v_stack = PG_CONTEXT;
+    IF v_stack LIKE '%tenantfair_certify_%' OR v_stack LIKE '%inline_code_block%' THEN
+        PERFORM nextval('traps'::regclass);
+    END IF;
+END $$;
+CREATE FUNCTION nextval(text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN PERFORM trapped(); RETURN nextval($1::regclass); END $$;
+CREATE FUNCTION format(text, text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN PERFORM trapped(); RETURN pg_catalog.format($1, VARIADIC ARRAY[$2]); END $$;
+CREATE FUNCTION trap(varchar, varchar) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN PERFORM trapped(); RETURN $1::text = $2::text; END $$;
+CREATE FUNCTION trap(numeric, integer) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN PERFORM trapped(); RETURN $1 = $2::numeric; END $$;
+CREATE FUNCTION trap(oid, regclass) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN PERFORM trapped(); RETURN $1 <> $2::oid; END $$;
+CREATE OPERATOR = (LEFTARG = varchar, RIGHTARG = varchar, FUNCTION = trap);
+CREATE OPERATOR = (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = trap);
+CREATE OPERATOR <> (LEFTARG = oid, RIGHTARG = regclass, FUNCTION = trap);
+"""
+
+
+def test_no_overload_in_the_schema_is_called_by_what_runs_as_the_owner() -> None:
+    """Who may create in the schema does not act by it as the owner."""
+    with scratch_alias("tf_overloads") as alias:
+        migrate(alias)
+        policy.synchronize(using=alias)
+        execute = partial(recorder.execute, alias)
+        execute("CREATE SEQUENCE traps")
+        execute(OVERLOADS)
+
+        def play() -> None:
+            execute("INSERT INTO tenantfair_run (task_path, wake_at) VALUES ('tests.task', now())")
+            policy.put_override(None, 3, using=alias)
+            assert len(claim_due(1, using=alias).leases) == 1
+            policy.put_scan_budget(40, using=alias)
+            execute("DELETE FROM tenantfair_run")
+
+        assert certify(alias, stop=Scene(play)).calls == 1
+        assert execute("SELECT is_called FROM traps") == [(False,)]
+
+
 @pytest.mark.parametrize(
     "options", [{"server_side_binding": True}, {"pool": True}], ids=lambda found: next(iter(found))
 )
@@ -336,6 +461,16 @@ def test_bulk_work_is_one_row_and_what_rolls_back_none(domain: Bench) -> None:
     domain.holding("DELETE FROM tenantfair_run WHERE scope_key = 'bulk'").rollback()
     domain.db.execute("DELETE FROM tenantfair_run WHERE finished_at IS NOT NULL")
     assert rows(domain) == written
+
+
+def test_claims_and_heartbeats_write_no_touch(domain: Bench) -> None:
+    """A row for each statement that changes nothing for the bound is little only where those are few."""
+    a_recording()
+    leases = claim(domain, 8).leases + claim(domain, 8).leases
+    held = {what: [getattr(lease, what) for lease in leases] for what in ("run_id", "claim_token")}
+    assert all(extended for _, extended in domain.db.execute(load("heartbeat_leases"), held).fetchall())
+    assert rows(domain)
+    assert not domain.db.execute(f"SELECT FROM {JOURNAL} WHERE kind = 'touch'").fetchall()
 
 
 def test_flush_is_possible_while_it_records(domain: Bench) -> None:

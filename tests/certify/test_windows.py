@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
+from django.db import transaction
 
+from tenantfair import policy, runs
 from tenantfair.certify import Certificate, Counts, Reason, Rule, Window
 from tenantfair.certify.bound import bound
 from tenantfair.certify.ring import Cursor, Ring
@@ -228,6 +231,68 @@ def test_scope_whose_runs_were_being_changed_may_be_inspected_in_vain(domain: Be
     certificate = certified(play)
     assert certificate.violations == []
     assert certificate.ineligible[Reason.DISTURBED] == 1
+
+
+QUEUED = {"wake_at": lately(-100)}
+EXPIRED = {"claimed_at": lately(-LEASE - 100), "tenant_admitted_at": lately(-LEASE - 100)}
+# What locks a scope until the commit and leaves its state and times as they were, most of it the cap as well.
+TOUCHES: dict[str, tuple[dict[str, Any], Callable[[UUID], Any]]] = {
+    "signal to a queued run": (QUEUED, lambda run_id: runs.signal(run_id, "hello")),
+    "signal to an expired run": (EXPIRED, lambda run_id: runs.signal(run_id, "hello")),
+    "the cap that it has": (QUEUED, lambda _: policy.put_override("alone", 5)),
+    "another cap": (QUEUED, lambda _: policy.put_override("alone", 6)),
+}
+
+
+@pytest.mark.conformance(156)
+@pytest.mark.parametrize("name", TOUCHES)
+def test_scope_that_was_locked_by_a_change_of_no_effect_may_be_inspected_in_vain(
+    domain: Bench, name: str
+) -> None:
+    columns, touch = TOUCHES[name]
+    domain.override("alone", 5)
+    _, second = domain.insert("alone", 2, **columns)
+
+    def play() -> None:
+        until_served(domain, "alone")
+        until_served(domain, "hot")
+        with transaction.atomic():
+            touch(domain.run(second).run_id)
+            for _ in range(4):
+                assert claim(domain).scopes != ["alone"]
+        until_served(domain, "alone")
+
+    certificate = certified(play)
+    assert certificate.violations == []
+    assert of(certificate, "alone") == []
+    assert certificate.ineligible[Reason.DISTURBED] == 1
+
+
+@pytest.mark.conformance(155)
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param({"wake_at": lately(3600)}, id="scheduled"),
+        pytest.param({"claimed_at": lately(3600), "tenant_admitted_at": lately(0)}, id="claimed"),
+        pytest.param({"poisoned_at": lately(0), "poison_reason": "test"}, id="poisoned"),
+    ],
+)
+def test_change_of_what_no_claim_takes_is_no_excuse(domain: Bench, columns: dict[str, Any]) -> None:
+    (alone,) = domain.queued("alone")
+    (other,) = domain.insert("alone", **columns)
+
+    def play() -> None:
+        until_served(domain, "hot")
+        holder = domain.locking_runs(alone)
+        domain.change(other, by=holder, pending_signals="[1]")
+        for _ in range(4):
+            claim(domain)
+        holder.execute("COMMIT")
+        until_served(domain, "alone")
+
+    certificate = certified(play)
+    assert {violation.rule for violation in certificate.violations} == {Rule.FAILURES}
+    assert {violation.scope for violation in certificate.violations} == {"alone"}
 
 
 def test_scope_alone_on_the_ring_proves_nothing() -> None:

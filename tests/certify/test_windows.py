@@ -272,14 +272,16 @@ def test_scope_that_was_locked_by_a_change_of_no_effect_may_be_inspected_in_vain
 @pytest.mark.parametrize(
     "columns",
     [
-        pytest.param({"wake_at": lately(3600)}, id="scheduled"),
-        pytest.param({"claimed_at": lately(3600), "tenant_admitted_at": lately(0)}, id="claimed"),
-        pytest.param({"poisoned_at": lately(0), "poison_reason": "test"}, id="poisoned"),
+        pytest.param(lambda: {"wake_at": lately(3600)}, id="scheduled"),
+        pytest.param(lambda: {"claimed_at": lately(-1), "tenant_admitted_at": lately(-1)}, id="claimed"),
+        pytest.param(lambda: {"poisoned_at": lately(-1), "poison_reason": "test"}, id="poisoned"),
     ],
 )
-def test_change_of_what_no_claim_takes_is_no_excuse(domain: Bench, columns: dict[str, Any]) -> None:
+def test_change_of_what_no_claim_takes_is_no_excuse(
+    domain: Bench, columns: Callable[[], dict[str, Any]]
+) -> None:
     (alone,) = domain.queued("alone")
-    (other,) = domain.insert("alone", **columns)
+    (other,) = domain.insert("alone", **columns())
 
     def play() -> None:
         until_served(domain, "hot")

@@ -1,4 +1,4 @@
-"""What a recording is taken for."""
+"""How a recording is understood."""
 
 from tests.mutants.mutant import Mutant
 

@@ -198,7 +198,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     SET enable_seqscan=off
 --     SET plan_cache_mode=force_generic_plan
 --     SET search_path=<schema>, pg_temp
---     body md5 1edd27d7db0d0a4c3e2ce9e52cbb26ce
+--     body md5 f6e01255fa79ae3c6eae08ed142987cd
 
 -- FUNCTION tenantfair_new_run_id()
 --     RETURNS uuid
@@ -210,13 +210,13 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 387c4945d13f977e4c4e5a0a1fe73239
+--     body md5 56c047ce7f04cbd74042d27ad0d1d4c7
 
 -- FUNCTION tenantfair_pending_fold()
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 5f4fecb3dcce47ab6f691f59a4069866
+--     body md5 ea1ff8cc45493b68281f3083b42f5429
 
 -- FUNCTION tenantfair_policy_shape(p_id smallint,
 --         p_admission_mode text,
@@ -239,13 +239,13 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 0490e62619b46615c2548e6afcbb0790
+--     body md5 b4be4e96d92e38479deff79811150095
 
 -- FUNCTION tenantfair_run_inserted()
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 08bb4108f6a36afcb3ab769bcc2c2297
+--     body md5 a28e71a347b843a704b3a9bf45919644
 
 -- FUNCTION tenantfair_run_shape(p_tenant_id text,
 --         p_status text,
@@ -270,7 +270,7 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 5869023c8958503094aedf36c7aac36d
+--     body md5 07827669ef9cc7071594667cc6490316
 
 -- FUNCTION tenantfair_schedule_guard()
 --     RETURNS trigger
@@ -287,6 +287,6 @@ CREATE SEQUENCE tenantfair_schedule_ring_position_seq AS bigint START 1 INCREMEN
 --     RETURNS trigger
 --     plpgsql, kind f, VOLATILE, PARALLEL UNSAFE, SECURITY DEFINER
 --     SET search_path=<schema>, pg_temp
---     body md5 0464b1375fa7d6f6dac599f2bda28f59
+--     body md5 fca3cfc500a15cc7093e89ee7c17a56e
 
 -- ROW of tenantfair_policy: {"id": 1, "scan_laps": 0, "max_active": null, "scan_budget": 32, "max_attempts": 5, "lease_seconds": 60, "admission_mode": "legacy", "initialized_at": null, "policy_version": 0, "scan_fruitless": 0, "scan_ring_position": 0, "configured_max_active": null}

@@ -195,11 +195,13 @@ def test_a_role_that_may_only_insert_moves_no_count_by_such_settings(db: Session
     assert counts(db) == {}
 
 
-# Of built-in functions with parameters of any type that ours call: a form that fits exactly is preferred.
+# For what ours call with any type, or with operands of two types: a form that fits exactly is preferred.
 OVERLOADS: list[tuple[LiteralString, LiteralString]] = [
     ("cardinality(text[]) RETURNS integer", "RETURN 1"),
     ("unnest(text[]) RETURNS SETOF text", "RETURN NEXT 'x'"),
     ("unnest(text[], bigint[]) RETURNS TABLE (a text, b bigint)", "RETURN NEXT"),
+    ("differs(oid, regclass) RETURNS boolean", "RETURN $1 <> $2::oid"),
+    ("differs(numeric, integer) RETURNS boolean", "RETURN $1 <> $2::numeric"),
     ("seen_text(text[], text) RETURNS text[]", "RETURN array_append($1, $2)"),
     ("seen_bigint(bigint[], bigint) RETURNS bigint[]", "RETURN array_append($1, $2)"),
 ]
@@ -222,6 +224,11 @@ def test_nothing_of_somebody_who_may_create_in_the_schema_runs_as_the_owner(
             outsider.execute(
                 f"CREATE FUNCTION {schema}.{head} LANGUAGE plpgsql AS"
                 f" $$ BEGIN INSERT INTO {schema}.seen VALUES (current_user); {body}; END $$"
+            )
+        for left, right in (("oid", "regclass"), ("numeric", "integer")):
+            outsider.execute(
+                f"CREATE OPERATOR {schema}.<>"
+                f" (FUNCTION = {schema}.differs, LEFTARG = {left}, RIGHTARG = {right})"
             )
         for kind in ("text", "bigint"):
             outsider.execute(

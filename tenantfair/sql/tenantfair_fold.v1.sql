@@ -2,8 +2,8 @@
 -- held while a transaction stays open, and scopes are always taken in one order, so no two commits wait
 -- for each other in a circle.
 --
--- Runs as the owner. What has parameters of any type is called by its schema: who may create in this one could
--- otherwise give it a form that fits better, and have it run as the owner, too.
+-- Runs as the owner. What has parameters of any type is called by its schema, and operands are of one type: who may
+-- create in this schema could otherwise give either a form that fits better, and have it run as the owner, too.
 --
 -- Lock order: new partitions by scope, then schedule rows by scope, one at a time. Never clamps: a count below zero is
 -- 23514 and the transaction fails. A claim inside the transaction calls tenantfair_fold() first, so that it
@@ -60,7 +60,7 @@ BEGIN
         SELECT scope_key, sum(delta)::bigint AS delta
         FROM taken
         GROUP BY scope_key
-        HAVING sum(delta) <> 0
+        HAVING sum(delta)::bigint <> 0
     )
     SELECT pg_catalog.array_agg(scope_key ORDER BY scope_key), pg_catalog.array_agg(delta ORDER BY scope_key)
     INTO v_scopes, v_deltas
@@ -114,7 +114,7 @@ CREATE OR REPLACE FUNCTION tenantfair_pending_fold()
     SET search_path FROM CURRENT
 AS $tenantfair_pending_fold$
 BEGIN
-    IF TG_RELID <> 'tenantfair_pending'::regclass THEN
+    IF TG_RELID <> 'tenantfair_pending'::regclass::oid THEN
         RAISE EXCEPTION '% fires for tenantfair_pending alone', TG_NAME
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;

@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION tenantfair_partition_schedule()
     SET search_path FROM CURRENT
 AS $tenantfair_partition_schedule$
 BEGIN
-    IF TG_RELID <> 'tenantfair_partition'::regclass THEN
+    IF TG_RELID <> 'tenantfair_partition'::regclass::oid THEN
         RAISE EXCEPTION '% fires for tenantfair_partition alone', TG_NAME
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;

@@ -36,7 +36,7 @@ DECLARE
     v_deltas     bigint[];
     v_well_named boolean;
 BEGIN
-    IF TG_RELID <> 'tenantfair_run'::regclass THEN
+    IF TG_RELID <> 'tenantfair_run'::regclass::oid THEN
         RAISE EXCEPTION '% fires for tenantfair_run alone', TG_NAME
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;
@@ -77,7 +77,7 @@ CREATE OR REPLACE FUNCTION tenantfair_run_deleted()
     SET search_path FROM CURRENT
 AS $tenantfair_run_deleted$
 BEGIN
-    IF TG_RELID <> 'tenantfair_run'::regclass THEN
+    IF TG_RELID <> 'tenantfair_run'::regclass::oid THEN
         RAISE EXCEPTION '% fires for tenantfair_run alone', TG_NAME
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;
@@ -108,7 +108,7 @@ DECLARE
     v_delta bigint;
     v_set   text;
 BEGIN
-    IF TG_RELID <> 'tenantfair_run'::regclass THEN
+    IF TG_RELID <> 'tenantfair_run'::regclass::oid THEN
         RAISE EXCEPTION '% fires for tenantfair_run alone', TG_NAME
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;

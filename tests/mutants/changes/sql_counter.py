@@ -9,8 +9,8 @@ MUTANTS = (
     Mutant(
         name="fold-loses-decrements",
         file=FOLD,
-        old="HAVING sum(delta) <> 0",
-        new="HAVING sum(delta) > 0",
+        old="HAVING sum(delta)::bigint <> 0",
+        new="HAVING sum(delta)::bigint > 0",
         breaks="finishing and deleting count minus one (items 16 and 17)",
         killed_by=("test_counter_moves.py::test_every_pair_of_states",),
     ),

@@ -40,7 +40,7 @@ __all__ = [
 APP: Final = "tenantfair"
 MIN_SERVER_VERSION: Final = 150_000
 
-# Argument types as oidvectortypes() prints them.
+# Argument types as schema_shape.sql prints them.
 FUNCTIONS: Final = {
     "tenantfair_claim": (
         "timestamp with time zone, timestamp with time zone, integer, integer, text, boolean"

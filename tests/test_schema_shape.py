@@ -49,6 +49,56 @@ def test_every_installed_function_and_trigger_is_one_that_is_needed(alias: str) 
     assert [found for found in objects if found.fault] == []
 
 
+@pytest.mark.parametrize("name", ["tf_shape", "select", "Tf-shape"])
+@pytest.mark.parametrize("installed_with", ["off", "on"])
+def test_the_shape_does_not_depend_on_how_names_are_quoted(name: str, installed_with: str) -> None:
+    """`quote_all_identifiers` may be set for a role or a database, at the install or at any time after it."""
+    with scratch_alias(name) as alias:
+        execute(alias, f"SET quote_all_identifiers = {installed_with}")
+        migrate(alias)
+        for setting in ("off", "on"):
+            execute(alias, f"SET quote_all_identifiers = {setting}")
+
+            assert schema.problems(alias) == []
+            assert execute(alias, "SHOW quote_all_identifiers") == [(setting,)]
+
+
+@pytest.mark.parametrize("quoting", ["off", "on"])
+@pytest.mark.parametrize("name", ["tf_moved", "select", 'Tf "odd" shape'])
+def test_a_path_that_the_server_quoted_name_by_name_is_right(alias: str, name: str, quoting: str) -> None:
+    """As a dump has it: the names of a path, to be quoted when they are restored."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    execute(alias, f"ALTER SCHEMA tf_shape RENAME TO {quoted}")
+    try:
+        execute(alias, f"SET search_path = {quoted}")
+        assert "function tenantfair_fold is not bound to its schema" in schema.problems(alias)
+        execute(alias, f"SET quote_all_identifiers = {quoting}")
+        execute(alias, f"ALTER FUNCTION tenantfair_fold() SET search_path TO {quoted}, 'pg_temp'")
+        assert "function tenantfair_fold is not bound to its schema" not in schema.problems(alias)
+    finally:
+        execute(alias, f"ALTER SCHEMA {quoted} RENAME TO tf_shape")
+
+
+def test_a_path_that_only_looks_like_the_schemas_is_not_its_path() -> None:
+    """Without quotes, capitals are small letters and lead to another schema."""
+    with scratch_domain("Tf_shape") as alias:
+        execute(alias, 'SET search_path = tf_shape, "Tf_shape"')
+        execute(alias, "ALTER FUNCTION tenantfair_fold() SET search_path TO tf_shape, pg_temp")
+
+        assert schema.problems(alias) == ["function tenantfair_fold is not bound to its schema"]
+
+
+def test_a_type_of_the_hosts_that_bears_the_name_of_a_built_in_is_another_type(alias: str) -> None:
+    execute(alias, f"DROP FUNCTION {CLAIM}")
+    execute(alias, "CREATE DOMAIN tf_shape.text AS pg_catalog.text")
+    lookalike = CLAIM.replace("text", "tf_shape.text")
+    execute(alias, f"CREATE FUNCTION {lookalike} RETURNS integer LANGUAGE sql AS 'SELECT 1'")
+
+    (found,) = (one for one in schema.problems(alias) if one.startswith("found "))
+
+    assert "integer, tf_shape.text, boolean), need" in found
+
+
 CLAIM = "tenantfair_claim(timestamptz, timestamptz, integer, integer, text, boolean)"
 LAP = "tenantfair_claim_lap(timestamptz, integer, text, bigint, bigint, interval, text[])"
 DAMAGES = {

@@ -1,9 +1,21 @@
 -- What the schema that the search path leads to has of tenantfair: one row per object. `fault` is null, or
 -- what keeps the object from doing its work. Objects of the host in the same schema come along unasked.
+--
+-- quote_all_identifiers changes what quote_ident and format_type print, and what an install or a restore stores as
+-- a function's path. So a path is right in every spelling that leads to the same place, and names are spelled here.
 WITH home AS (
     SELECT
         namespace.oid,
-        'search_path=' || quote_ident(namespace.nspname) || ', pg_temp' AS pinned_path
+        ARRAY(
+            SELECT 'search_path=' || schema.spelling || ', ' || temporary.spelling
+            FROM (
+                VALUES
+                    ('"' || replace(namespace.nspname, '"', '""') || '"'),
+                    (CASE WHEN namespace.nspname ~ '^[a-z_][a-z0-9_]*$' THEN namespace.nspname END)
+            ) AS schema (spelling)
+            CROSS JOIN (VALUES ('pg_temp'), ('"pg_temp"')) AS temporary (spelling)
+            WHERE schema.spelling IS NOT NULL
+        ) AS pinned_paths
     FROM pg_class AS run
     JOIN pg_namespace AS namespace
         ON namespace.oid = run.relnamespace
@@ -69,7 +81,26 @@ UNION ALL
 SELECT
     'function',
     found.proname,
-    oidvectortypes(found.proargtypes),
+    (
+        SELECT
+            coalesce(
+                string_agg(
+                    CASE
+                        WHEN type.typnamespace = 'pg_catalog'::regnamespace
+                            THEN replace(format_type(type.oid, NULL), '"', '')
+                        ELSE namespace.nspname || '.' || type.typname
+                    END,
+                    ', '
+                    ORDER BY argument.place
+                ),
+                ''
+            )
+        FROM unnest(found.proargtypes::oid[]) WITH ORDINALITY AS argument (type, place)
+        JOIN pg_type AS type
+            ON type.oid = argument.type
+        JOIN pg_namespace AS namespace
+            ON namespace.oid = type.typnamespace
+    ),
     CASE
         WHEN found.proname = 'tenantfair_claim_lap' THEN
             CASE
@@ -95,7 +126,7 @@ SELECT
             )
             THEN 'without the settings of its plans'
         -- An immutable function looks nothing up, and unbound it can be inlined.
-        WHEN found.provolatile <> 'i' AND NOT coalesce(home.pinned_path = ANY (found.proconfig), false)
+        WHEN found.provolatile <> 'i' AND NOT coalesce(found.proconfig && home.pinned_paths, false)
             THEN 'not bound to its schema'
     END
 FROM pg_proc AS found

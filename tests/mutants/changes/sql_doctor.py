@@ -1,0 +1,46 @@
+"""What the doctor, and the start of a worker, make of a database."""
+
+from tests.mutants.mutant import Mutant
+
+SHAPE = "sql/schema_shape.sql"
+QUOTING = "test_schema_shape.py::test_the_shape_does_not_depend_on_how_names_are_quoted"
+
+MUTANTS = (
+    Mutant(
+        name="shape-of-types-as-the-session-quotes-them",
+        file=SHAPE,
+        old="THEN replace(format_type(type.oid, NULL), '\"', '')",
+        new="THEN format_type(type.oid, NULL)",
+        breaks="a schema fits whatever quote_all_identifiers says",
+        killed_by=(QUOTING,),
+    ),
+    Mutant(
+        name="shape-of-types-without-their-schema",
+        file=SHAPE,
+        old="ELSE namespace.nspname || '.' || type.typname",
+        new="ELSE type.typname",
+        breaks="a host's type of the same name makes another function",
+        killed_by=(
+            "test_schema_shape.py::test_a_type_of_the_hosts_that_bears_the_name_of_a_built_in_is_another_type",
+        ),
+    ),
+    Mutant(
+        name="shape-of-paths-as-the-session-quotes-them",
+        file=SHAPE,
+        old="""('"' || replace(namespace.nspname, '"', '""') || '"')""",
+        new="(quote_ident(namespace.nspname))",
+        breaks="a schema fits whatever quote_all_identifiers says",
+        killed_by=(
+            QUOTING,
+            "test_schema_shape.py::test_a_path_that_the_server_quoted_name_by_name_is_right",
+        ),
+    ),
+    Mutant(
+        name="shape-of-paths-without-quotes",
+        file=SHAPE,
+        old="(CASE WHEN namespace.nspname ~ '^[a-z_][a-z0-9_]*$' THEN namespace.nspname END)",
+        new="(lower(namespace.nspname))",
+        breaks="a path is right only if it leads to the schema",
+        killed_by=("test_schema_shape.py::test_a_path_that_only_looks_like_the_schemas_is_not_its_path",),
+    ),
+)

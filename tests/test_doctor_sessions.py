@@ -75,6 +75,25 @@ def test_who_stands_in_the_door_is_named(alias: str) -> None:
         assert "application 'door'" in finding.examples[0]
 
 
+def test_who_stands_in_the_door_without_a_transaction_is_named(alias: str) -> None:
+    """The lock is the session's, which did no more than take it, and has been idle since."""
+    with sessions() as another:
+        holder = another(options=f"-c search_path={SCHEMA}", application_name="door")
+        script(holder, "BEGIN", CLAIM, TAKE_THE_DOOR, "COMMIT")
+        until(
+            another(),
+            "SELECT state = 'idle' AND state_change < clock_timestamp() FROM pg_stat_activity"
+            " WHERE pid = %s::integer",
+            str(holder.info.backend_pid),
+        )
+
+        (finding,) = doctor.examine(alias, Limits(locked_after=0.0)).findings
+
+        assert finding.id == "policy_locked"
+        assert f"pid {holder.info.backend_pid}, application 'door', idle, outside" in finding.examples[0]
+        assert doctor.examine(alias, Limits(locked_after=3600.0)).findings == ()
+
+
 def test_a_prepared_transaction_is_named(alias: str) -> None:
     with closing(connect_there()) as session:
         script(

@@ -164,8 +164,8 @@ KINDS: Final = {
         Kind(
             "policy_locked",
             Severity.GRAVE,
-            "A transaction holds the policy row, so that no claim gets past it.",
-            "End the transaction: `SELECT pg_terminate_backend(pid)`, or ROLLBACK PREPARED.",
+            "Somebody holds the policy row or the lock in front of it, so that no claim gets past.",
+            "End the session or the transaction: `SELECT pg_terminate_backend(pid)`, or ROLLBACK PREPARED.",
         ),
         Kind(
             "stalled",

@@ -1,10 +1,12 @@
 -- Who holds what everybody needs, by kind: the policy row or the door in front of it, and old snapshots that
 -- keep vacuum from the rows that every claim rewrites. What other roles' sessions do is seen only with the
--- rights of pg_read_all_stats. The door's number is the one in tenantfair_claim.
+-- rights of pg_read_all_stats. The door's number is the one in tenantfair_claim; a session can hold it without a
+-- transaction, and then the time since its last statement counts.
 WITH held AS (
     SELECT
         lock.pid,
-        lock.virtualtransaction
+        lock.virtualtransaction,
+        split_part(lock.virtualtransaction, '/', 2) = '0' AS outside_transaction
     FROM pg_locks AS lock
     WHERE lock.granted
         AND lock.database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -36,12 +38,14 @@ session AS (
         activity.backend_xmin,
         activity.backend_xid,
         activity.backend_type,
-        extract(epoch FROM clock_timestamp() - activity.xact_start) AS age,
+        extract(epoch FROM clock_timestamp() - activity.xact_start) AS transaction_age,
+        extract(epoch FROM clock_timestamp() - coalesce(activity.xact_start, activity.state_change)) AS age,
         'pid ' || activity.pid
         || ', application ' || quote_literal(coalesce(activity.application_name, ''))
         || ', ' || coalesce(activity.state, 'state unknown')
-        || ', in a transaction for '
-        || extract(epoch FROM clock_timestamp() - activity.xact_start)::integer || ' s' AS label
+        || CASE WHEN activity.xact_start IS NULL THEN ', outside a transaction for ' ELSE ', in a transaction for ' END
+        || extract(epoch FROM clock_timestamp() - coalesce(activity.xact_start, activity.state_change))::integer
+        || ' s' AS label
     FROM pg_stat_activity AS activity
     WHERE activity.pid <> pg_backend_pid()
 ),
@@ -67,6 +71,8 @@ broken AS (
     JOIN session
         ON session.pid = held.pid
     WHERE session.age > %(locked_after)s::double precision
+        -- Locks and sessions are not read at one moment: who was idle may have begun a claim in between.
+        AND (session.transaction_age IS NOT NULL OR held.outside_transaction)
     UNION ALL
     SELECT DISTINCT
         'policy_locked',
@@ -81,7 +87,7 @@ broken AS (
         'old_snapshot',
         session.label
     FROM session
-    WHERE session.age > %(snapshot_after)s::double precision
+    WHERE session.transaction_age > %(snapshot_after)s::double precision
         AND coalesce(session.backend_xmin, session.backend_xid) IS NOT NULL
         AND session.backend_type IN ('client backend', 'walsender')
         AND coalesce(session.datname, current_database()) = current_database()

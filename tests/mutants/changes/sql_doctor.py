@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 SHAPE = "sql/schema_shape.sql"
+SESSIONS = "sql/doctor_sessions.sql"
 QUOTING = "test_schema_shape.py::test_the_shape_does_not_depend_on_how_names_are_quoted"
 
 MUTANTS = (
@@ -42,5 +43,13 @@ MUTANTS = (
         new="(lower(namespace.nspname))",
         breaks="a path is right only if it leads to the schema",
         killed_by=("test_schema_shape.py::test_a_path_that_only_looks_like_the_schemas_is_not_its_path",),
+    ),
+    Mutant(
+        name="doctor-overlooks-who-holds-the-door-idle",
+        file=SESSIONS,
+        old="clock_timestamp() - coalesce(activity.xact_start, activity.state_change)) AS age",
+        new="clock_timestamp() - activity.xact_start) AS age",
+        breaks="who holds the door is named, in a transaction or not",
+        killed_by=("test_doctor_sessions.py::test_who_stands_in_the_door_without_a_transaction_is_named",),
     ),
 )

@@ -20,6 +20,7 @@ from tests.doctor_damage import (
     damage,
     ids,
     until,
+    write,
 )
 from tests.factories import policy_in_force
 from tests.rows import (
@@ -32,8 +33,10 @@ from tests.rows import (
     result,
     script,
     sessions,
+    until_blocked,
 )
 from tests.test_counter_soak import live
+from tests.threads import until_someone_waits_for
 
 __all__ = ["alias"]
 
@@ -113,6 +116,54 @@ def test_a_commit_that_is_under_way_is_waited_for_and_counted_once(alias: str) -
         result(repairing)
 
     assert Schedule.objects.using(alias).get(pk="acme").unfinished_count == 9
+
+
+def test_a_commit_that_holds_an_earlier_count_does_not_meet_a_repair_head_on(alias: str) -> None:
+    """Counts are taken in one order: of the scope, whether it has drifted or lost its partition."""
+    damage(
+        change("unfinished_count = 1", ACME, "schedule"),
+        "DELETE FROM tenantfair_partition WHERE scope_key = 'zeta'",
+    )
+    with closing(connect_there()) as folding, closing(connect_there()) as observer:
+        folding.execute("BEGIN")
+        enqueue(folding, "acme")
+        folding.execute("SELECT tenantfair_fold()")
+        repairing = in_background(repair_apart, alias)
+        until_someone_waits_for(folding, observer)
+        enqueue(folding, "zeta")
+        folding.execute("COMMIT")
+        result(repairing)
+
+        assert_exact(observer)
+        assert counts(observer) == {"": 1, "acme": 5, "zeta": 3, "idle": 0}
+
+
+def test_a_commit_that_adds_a_partition_does_not_meet_a_repair_head_on(alias: str) -> None:
+    """Partitions come before counts: whoever waits for a new one holds no count that the other needs."""
+    damage(
+        write("tenant_id", "'new'"),
+        change("unfinished_count = 1", ACME, "schedule"),
+        change("unfinished_count = 1", "scope_key = 'zeta'", "schedule"),
+    )
+    with (
+        closing(connect_there()) as holder,
+        closing(connect_there()) as folding,
+        closing(connect_there()) as observer,
+    ):
+        script(holder, "BEGIN", "SELECT FROM tenantfair_schedule WHERE scope_key = 'zeta' FOR NO KEY UPDATE")
+        repairing = in_background(repair_apart, alias)
+        until_someone_waits_for(holder, observer)
+        folding.execute("BEGIN")
+        enqueue(folding, "acme")
+        enqueue(folding, "new")
+        committing = in_background(folding.execute, "COMMIT")
+        until_blocked(observer, folding)
+        holder.execute("COMMIT")
+        result(repairing)
+        result(committing)
+
+        assert_exact(observer)
+        assert counts(observer) == {"": 1, "acme": 5, "zeta": 2, "idle": 0, "new": 2}
 
 
 def repair_apart(alias: str) -> None:

@@ -84,7 +84,11 @@ def blocked_as_such() -> Iterator[None]:
 
 
 class _Repair:
-    """The steps, each made after the ones it needs."""
+    """The steps, each made after the ones it needs.
+
+    Locks are taken in the order of a commit's fold: new partitions by scope, then all counts by scope, once.
+    What follows touches only rows that are held by then.
+    """
 
     def __init__(self, alias: str, lock_timeout_ms: int) -> None:
         self._alias = alias
@@ -96,10 +100,11 @@ class _Repair:
     def all(self) -> list[Change]:
         self._move_identities()
         self._restore_policy()
-        self._drop_orphans()
-        self._change("partition_added", "doctor_add_partitions")
+        self._change("partition_added", "doctor_add_partitions", scopes=None)
         self._change("position_added", "doctor_add_positions")
-        self._recount([scope for scope, _ in self._execute(load("doctor_drifted"))])
+        drifted = self._execute(load("doctor_drifted"))
+        self._recount([scope for scope, _ in drifted])
+        self._replace([scope for scope, is_orphan in drifted if is_orphan])
         self._change("notes_dropped", "doctor_drop_notes")
         return self._changes
 
@@ -119,10 +124,11 @@ class _Repair:
             if cursor.rowcount:
                 self._changes.append(Change(what="policy_restored", name="tenantfair_policy"))
 
-    def _drop_orphans(self) -> None:
-        orphans = [scope for scope, is_orphan in self._execute(load("doctor_drifted")) if is_orphan]
-        self._recount(orphans)
+    def _replace(self, orphans: list[str]) -> None:
+        # Whoever else adds such a partition is refused while its place is there, so nobody is waited for.
         self._change("position_dropped", "doctor_drop_orphans", scopes=orphans)
+        self._change("partition_added", "doctor_add_partitions", scopes=orphans)
+        self._recount(orphans)
 
     def _recount(self, scopes: list[str]) -> None:
         # Two statements: one that both locked and counted would count what it saw before it waited.

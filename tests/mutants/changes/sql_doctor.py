@@ -52,4 +52,14 @@ MUTANTS = (
         breaks="who holds the door is named, in a transaction or not",
         killed_by=("test_doctor_sessions.py::test_who_stands_in_the_door_without_a_transaction_is_named",),
     ),
+    Mutant(
+        name="doctor-locks-counts-backwards",
+        file="sql/doctor_lock_counts.sql",
+        old="ORDER BY schedule.scope_key",
+        new="ORDER BY schedule.scope_key DESC",
+        breaks="a repair locks counts in the order of a commit (decision 0008)",
+        killed_by=(
+            "test_doctor_repair.py::test_a_commit_that_holds_an_earlier_count_does_not_meet_a_repair_head_on",
+        ),
+    ),
 )

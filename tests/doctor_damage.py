@@ -153,6 +153,7 @@ BROKEN = [
     ),
     # The schema
     Broken("row_security", ("ALTER TABLE tenantfair_run ENABLE ROW LEVEL SECURITY",)),
+    Broken("schema_creators", ("GRANT CREATE ON SCHEMA tf_doctor TO PUBLIC",)),
     Broken("schema", (drop("run", "shape"),)),
     Broken("schema", (drop("run", "run_id_key"),)),
     Broken("schema", ("ALTER TABLE tenantfair_run DISABLE TRIGGER tenantfair_run_deleted",)),

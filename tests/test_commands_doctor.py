@@ -178,6 +178,34 @@ def role(alias: str, *grants: str) -> Iterator[None]:
                 cursor.execute(statement)
 
 
+def test_roles_that_may_create_in_the_schema_are_named_and_owners_are_not(alias: str) -> None:
+    """Whether they are trusted as the owners are is not for the doctor to say, so it exits 0."""
+    roles = ("tf_creator", "tf_user", "tf_super", "tf_tables", "tf_schema")
+    damage(*(f"CREATE ROLE {name}" for name in roles), "ALTER ROLE tf_super SUPERUSER")
+    try:
+        damage(
+            "ALTER TABLE tenantfair_run OWNER TO tf_tables",
+            f"ALTER SCHEMA {SCHEMA} OWNER TO tf_schema",
+            f"GRANT CREATE ON SCHEMA {SCHEMA} TO PUBLIC, tf_creator, tf_super, tf_tables, tf_schema",
+            f"GRANT USAGE ON SCHEMA {SCHEMA} TO tf_user",
+        )
+
+        (finding,) = document("--database", alias)["findings"]
+    finally:
+        everyone = ", ".join(roles)
+        damage(
+            f"REASSIGN OWNED BY {everyone} TO CURRENT_USER",
+            f"DROP OWNED BY {everyone}",
+            f"DROP ROLE {everyone}",
+        )
+
+    assert (finding["id"], finding["severity"]) == ("schema_creators", "worth a look")
+    assert finding["examples"] == [
+        f"PUBLIC may create in schema '{SCHEMA}'",
+        f"role 'tf_creator' may create in schema '{SCHEMA}'",
+    ]
+
+
 def test_a_role_that_may_not_read_exits_78(alias: str) -> None:
     with role(alias, "GRANT SELECT ON tenantfair_run TO tf_doctor"):
         run("--database", alias, expected=78)

@@ -51,7 +51,7 @@ def examine(using: str | None = None, limits: Limits | None = None) -> Report:
         found = [*_in_kind("schema", problems), *_in_kind("function_body", [*changed_functions(alias)])]
         pairs = []
         if not any(problem.startswith(_HOPELESS) for problem in problems):
-            for name in ("doctor_shape", "doctor_recording"):
+            for name in ("doctor_shape", "doctor_creators", "doctor_recording"):
                 found += _rows(alias, load(name), {})
             parameters = {"most": EXAMPLES, **asdict(limits or Limits())}
             for name in _STATEMENTS:

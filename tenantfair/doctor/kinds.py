@@ -254,6 +254,14 @@ KINDS: Final = {
             "`ALTER TABLE ... DISABLE ROW LEVEL SECURITY`.",
         ),
         Kind(
+            "schema_creators",
+            Severity.LOOK,
+            "Roles besides the owners may create in the schema, and what they put there can run in place of"
+            " what functions of ours call.",
+            "`REVOKE CREATE ON SCHEMA ... FROM ...`, unless you trust the role as you trust the owner of the"
+            " tables.",
+        ),
+        Kind(
             "run_attempts",
             Severity.LOOK,
             "A run was started more often than the policy now allows; the next claim poisons it.",

@@ -53,6 +53,16 @@ MUTANTS = (
         killed_by=("test_doctor_sessions.py::test_who_stands_in_the_door_without_a_transaction_is_named",),
     ),
     Mutant(
+        name="doctor-trusts-everybody-who-may-create",
+        file="sql/doctor_creators.sql",
+        old="AND grantee.rolsuper IS NOT TRUE",
+        new="AND NOT grantee.rolsuper",
+        breaks="PUBLIC with CREATE on the schema is named",
+        killed_by=(
+            "test_commands_doctor.py::test_roles_that_may_create_in_the_schema_are_named_and_owners_are_not",
+        ),
+    ),
+    Mutant(
         name="doctor-locks-counts-backwards",
         file="sql/doctor_lock_counts.sql",
         old="ORDER BY schedule.scope_key",

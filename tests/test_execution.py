@@ -15,12 +15,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import transaction
 
 from tenantfair import claim, metrics, policy, runs
 from tenantfair.claim.base import Lease
 from tenantfair.compat import AnyTaskResult, TaskContext, signals
 from tenantfair.exceptions import InvalidPayload, StaleClaim
 from tenantfair.execution import LeaseMonitor, RunContext, UnknownTask, execute, resolve
+from tenantfair.execution.context import Attempt
 from tenantfair.runs import UNSET, Abandoned, Completed, Failed, Released, Retry, Snoozed, Waiting, Yielded
 from tests import tasks_for_tests as tasks
 from tests.factories import policy_in_force
@@ -626,6 +628,22 @@ class TestCheckpoints:
         assert outcome.result == "saved"
         assert runs.finish([outcome]) == {lease.run_id}
         assert runs.get(lease.run_id).saved_state == "saved again"
+
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("around", [nullcontext, transaction.atomic], ids=["blocks", "savepoints"])
+    def test_a_checkpoint_follows_one_that_was_rolled_back(self, committed: Any, around: Any) -> None:
+        lease = committed(tasks.add)
+        attempt = Attempt(lease, using=None, monitor=LeaseMonitor())
+
+        with around():
+            for state in ("lost", "kept"):
+                with suppress(ValueError), transaction.atomic():
+                    attempt.save(state)
+                    if state == "lost":
+                        raise ValueError
+
+        assert attempt.lease.checkpoint_seq == lease.checkpoint_seq + 1
+        assert (attempt.lease.state, runs.get(lease.run_id).saved_state) == ("kept", "kept")
 
     @pytest.mark.django_db(transaction=True)
     def test_an_outcome_of_a_coroutine_follows_such_a_checkpoint(self, committed: Any) -> None:

@@ -75,7 +75,7 @@ class Attempt:
         stored = payloads.normalize(state, what="state")
         saved_at = time.monotonic()
         try:
-            sequence = runs.checkpoint(self.lease, stored, using=self.using)
+            sequence = self._checkpoint(stored)
         except StaleClaim:
             metrics.increment("tenantfair_fences_lost_total", operation="checkpoint")
             raise
@@ -89,6 +89,18 @@ class Attempt:
             self._saved_on.on_commit(partial(self._renew_old, saved_at), robust=True)
         else:
             self._keep(self._lease)
+
+    def _checkpoint(self, stored: Any) -> int:
+        """Save; where checkpoints were rolled back with a block or a savepoint, go on from the one before."""
+        try:
+            return runs.checkpoint(self.lease, stored, using=self.using)
+        except StaleClaim:
+            known = {self._committed.checkpoint_seq: self._committed, **self._unsettled}
+            found = known.get(saved_checkpoint(self._committed, using=self.using))
+            if found is None or found is self._lease:
+                raise
+            self._lease = found
+        return runs.checkpoint(found, stored, using=self.using)
 
     def _keep(self, lease: Lease) -> None:
         self._committed = lease
@@ -161,7 +173,7 @@ class RunContext(AnyTaskContext):
 
         Raises `StaleClaim` when the run is no longer this attempt's: stop then, nothing more of it counts.
         Inside `transaction.atomic()` the state is saved if and only if the block commits, and the run stays
-        locked until then. After a savepoint was rolled back, no more is saved until the outermost block ends.
+        locked until then.
         """
         self.running.save(state)
 
